@@ -1,4 +1,4 @@
-"""What the benchmarks share: spreads and ratios, what they ran on, and samples taken while others leave it alone."""
+"""Shared code of the benchmarks: statistics, a description of the machine, and samples on a quiet machine."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from benchmarks.peers_watch import QUIET_CORES, machine_busy_s
 
 ResultT = TypeVar("ResultT")
 
-#: A sample during which others used more of the machine than this many cores is taken again, if it may.
+#: A sample is repeated if other processes used more than this many cores meanwhile.
 MOST_FOREIGN_CORES = 0.3
-#: Said before anything is measured or simulated.
+#: Error if matplotlib is missing, raised before any measurement.
 NO_PICTURE = "pictures need matplotlib: pip install '.[benchmarks]'"
-#: Shortest stretch over which the kernel's count of busy time (in hundredths of a second) says anything.
+#: Shortest sample for which the kernel's count of busy time, in hundredths of a second, is precise enough.
 _LOOK_S = 0.2
-#: How a process's own processor clock is named from outside: POSIX leaves it open, this is Linux.
+#: Bits of the id of a process's processor clock on Linux.
 _CPU_CLOCK_KIND = 2
 
 
 def say(text: str) -> None:
-    """Tell whoever watches."""
+    """Print a line on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def rounded(value: float) -> float:
-    """Return a measurement with the digits that mean something."""
+    """Return a measurement rounded to its significant digits."""
     return round(value, 5)
 
 
 def ratio(a: float, b: float, digits: int = 2) -> float | None:
-    """Return a / b, None where b is not positive."""
+    """Return a / b, or None if b is not positive."""
     return round(a / b, digits) if b > 0 else None
 
 
@@ -59,7 +59,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what a benchmark ran on."""
+    """Return a description of the machine."""
     return {
         "cpus": os.cpu_count(),
         "platform": platform.platform(),
@@ -77,7 +77,7 @@ def plotting() -> Any:
 
 
 def can_draw() -> bool:
-    """Tell whether matplotlib is installed, without importing it."""
+    """Return whether matplotlib is installed, without importing it."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -88,20 +88,20 @@ def process_cpu_s(pid: int) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """One promise, and what was measured."""
+    """A performance bar and its measured value."""
 
     name: str
     measured: float | None
     limit: float
-    #: True where more is better.
+    #: Whether larger values are better.
     at_least: bool
     note: str = ""
-    #: Of a ratio: by how much that of two like things differed from 1 in the same run.
+    #: Noise of a ratio: how far the ratio of two equal variants differed from 1 in the same run.
     noise: float = 0.0
 
     @property
     def passed(self) -> bool | None:
-        """Whether it is kept; None where it is within the noise.  A value that could not be measured keeps nothing."""
+        """Whether the bar is met; None if that is within the noise.  False without a measured value."""
         if self.measured is None:
             return False
         worse = 1 - self.measured if self.at_least else self.measured - 1
@@ -111,18 +111,18 @@ class Bar:
 
     @property
     def verdict(self) -> str:
-        """What is made of it, in words."""
+        """The verdict as text."""
         return {True: "pass", False: "FAIL", None: "within noise"}[self.passed]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; ``passed`` is null within the noise."""
+        """Return the bar for JSON; ``passed`` is null within the noise."""
         kind = "at_least" if self.at_least else "at_most"
         values = {"name": self.name, "measured": self.measured, kind: self.limit}
         values |= {"passed": self.passed, "verdict": self.verdict}
         return {**values, "note": self.note} if self.note else values
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the bar as a line of text."""
         sign = ">=" if self.at_least else "<="
         shown = "-" if self.measured is None else f"{self.measured:g}"
         note = f"  ({self.note})" if self.note else ""
@@ -131,39 +131,39 @@ class Bar:
 
 @dataclass(frozen=True)
 class Used:
-    """What a sample cost."""
+    """Processor use during a sample."""
 
     wall_s: float
-    #: Processor time of this process, then of each that belongs to the benchmark.
+    #: Processor time of this process, then of the benchmark's other processes, in seconds.
     cpu_s: tuple[float, ...]
-    #: Cores that all others used on average.
+    #: Cores used by all other processes, on average.
     foreign_cores: float
 
 
 @dataclass
 class Sampler:
-    """Takes samples while others leave the machine alone.
+    """Takes samples while the machine is quiet.
 
-    Each waits until others use less than :data:`~benchmarks.peers_watch.QUIET_CORES`, and is repeated where they used
-    more than :data:`MOST_FOREIGN_CORES` meanwhile; the quietest try counts.
+    Before a sample it waits until other processes use less than :data:`~benchmarks.peers_watch.QUIET_CORES`.  If they
+    used more than :data:`MOST_FOREIGN_CORES` during the sample, it is repeated; the quietest attempt counts.
 
     Parameters
     ----------
     pids : sequence of int
         Processes that belong to the benchmark, besides this one.
     patience_s : float
-        For all waiting together; afterwards every first try counts.
+        Limit of all waits together; after it, every first attempt counts.
     """
 
     pids: Sequence[int] = ()
     patience_s: float = 240.0
     tries: int = 3
-    #: Cores that others used in the samples that counted, and how many were not quiet.
+    #: Cores used by other processes in the samples that counted, and the number of repeated samples.
     foreign_cores: list[float] = field(default_factory=list)
     repeated: int = 0
 
     def take(self, measure: Callable[[], ResultT]) -> tuple[ResultT, Used]:
-        """Return what ``measure`` returned in the quietest try, and what that try cost."""
+        """Return the result and the processor use of the quietest call of ``measure``."""
         found: list[tuple[ResultT, Used]] = []
         while True:
             self.wait()
@@ -185,7 +185,7 @@ class Sampler:
         return (time.process_time(), *map(process_cpu_s, self.pids))
 
     def wait(self) -> None:
-        """Wait until others are quiet, as long as patience lasts."""
+        """Wait until the machine is quiet, within the limit of all waits."""
         while self.patience_s > 0:
             busy_s, own_s, began_s = machine_busy_s(), sum(self._cpu_s()), time.monotonic()
             time.sleep(_LOOK_S)
@@ -195,7 +195,7 @@ class Sampler:
             self.patience_s -= looked_s
 
     def noise(self) -> dict[str, Any]:
-        """Return how quiet the machine was in the samples that counted."""
+        """Return the use of the machine by others in the samples that counted."""
         values = sorted(self.foreign_cores) or [0.0]
         return {
             "foreign_cores_median": rounded(statistics.median(values)),
@@ -208,12 +208,12 @@ class Sampler:
 
 
 def positive(text: str) -> int:
-    """Return a number of rounds, repeats or iterations: a type of :mod:`argparse`.
+    """Return a number of rounds or iterations; an argument type for :mod:`argparse`.
 
     Raises
     ------
     argparse.ArgumentTypeError
-        It is no whole number from 1 on.
+        The text is not a whole number, at least 1.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
@@ -221,12 +221,12 @@ def positive(text: str) -> int:
 
 
 def new_file(text: str) -> Path:
-    """Return a file that can be written: said before anything is measured, not after; a type of :mod:`argparse`.
+    """Return the path of a result, checked before the measurement; an argument type for :mod:`argparse`.
 
     Raises
     ------
     argparse.ArgumentTypeError
-        Its folder is missing, or may not be written.
+        The folder is missing or not writable.
     """
     path = Path(text).absolute()
     if path.is_dir() or not os.access(path.parent, os.W_OK):
@@ -235,12 +235,12 @@ def new_file(text: str) -> Path:
 
 
 def picture_file(text: str) -> Path:
-    """Return a file for a picture, where there is something to draw it with; a type of :mod:`argparse`.
+    """Return the path of a picture; an argument type for :mod:`argparse`.
 
     Raises
     ------
     argparse.ArgumentTypeError
-        It cannot be written, or matplotlib is not installed.
+        The folder is not writable, or matplotlib is not installed.
     """
     path = new_file(text)
     if not can_draw():
@@ -249,12 +249,12 @@ def picture_file(text: str) -> Path:
 
 
 def exit_code(bars: Iterable[Bar], quick: bool) -> int:
-    """Return 1 where a promise is not kept, and 0 with ``--quick``, which is too short to say so."""
+    """Return 1 if a bar is missed; with ``--quick`` 0, because the measurement is too short for bars."""
     return 0 if quick or all(bar.verdict != "FAIL" for bar in bars) else 1
 
 
 def conclude(benchmark: str, results: Mapping[str, Any], bars: Sequence[Bar], output: Path | None, quick: bool) -> int:
-    """Say how the bars were met, write and print what was found; return the exit code."""
+    """Print the bars, write and print the results; return the exit code."""
     for bar in bars:
         say(bar.line())
     document = {"benchmark": benchmark, "machine": machine(), **results, "bars": [bar.as_dict() for bar in bars]}
@@ -265,7 +265,7 @@ def conclude(benchmark: str, results: Mapping[str, Any], bars: Sequence[Bar], ou
 
 
 def run_to_the_end(main: Callable[[], int]) -> NoReturn:
-    """Be a benchmark's process: end with its exit code, or with 130 and a word where it is interrupted."""
+    """Run a benchmark and exit with its code, or with 130 and a message if interrupted."""
     try:
         sys.exit(main())
     except KeyboardInterrupt:
@@ -274,7 +274,7 @@ def run_to_the_end(main: Callable[[], int]) -> NoReturn:
 
 
 def end_in_order() -> None:
-    """Take SIGTERM as Ctrl-C: what was begun is ended, and nothing is left behind."""
+    """Handle SIGTERM like Ctrl-C, so that all processes are ended."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -283,6 +283,6 @@ def end_in_order() -> None:
 
 
 def write_json(path: Path | None, text: str) -> None:
-    """Write the results where they were asked for."""
+    """Write the results to ``--output``."""
     if path is not None:
         path.write_text(text + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A model of any size whose data is tiny, so that a benchmark measures the parameter server and not the arithmetic.
+"""A model of any size with tiny data, so that a benchmark measures the parameter server and not the arithmetic.
 
 Used as ``--model benchmarks/big_model.py:TiledLinear --model-options '{"num_parameters": 10000000}'``.
 """
@@ -77,7 +77,7 @@ class BusyLinear(TiledLinear):
     def loss_and_gradient(
         self, params: Mapping[str, np.ndarray], X: Any, y: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
-        # Processor time of this thread: where cores are shared it takes longer, as arithmetic would.
+        # Processor time of this thread, so that on shared cores it takes longer, like arithmetic.
         until_s = time.thread_time() + self.chosen["busy_s"]
         block = np.ones((256, 256), np.float32)
         while time.thread_time() < until_s:

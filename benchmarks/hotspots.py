@@ -1,20 +1,18 @@
-"""Where the time of an iteration goes: processor time of each process, and the functions that use it.
+"""Profile an iteration: processor time of each process, and of the functions that use it.
 
     python benchmarks/hotspots.py                         # the two cases of peers.py
     python benchmarks/hotspots.py --case dense --seconds 20 --output hotspots.json
     python benchmarks/hotspots.py --quick
 
-A job of two workers and one server trains; each of its processes is sampled in turn by py-spy (of the extra
-``benchmarks``; it needs the right to trace other processes).  A sample counts for the innermost function of a thread,
-in milliseconds of an iteration; what NumPy and SciPy do counts for the Python that called them, and functions that do
-nothing but wait are left out.  Receiving and polling wait and work: theirs is an upper bound.  Processor time is the
-kernel's count, in user and system mode, taken before the samples, which slow a process down; without py-spy it is all
-there is.
+A job of two workers and one server trains.  py-spy (extra ``benchmarks``) samples each process in turn; it needs the
+right to trace other processes.  A sample counts for the innermost Python function of a thread, in milliseconds of an
+iteration.  Time in NumPy and SciPy counts for their caller.  Functions that only wait are left out.  Receiving and
+polling both wait and work, so their time is an upper bound.  The kernel's count of processor time, in user and system
+mode, is taken before the samples, because sampling slows a process down.  Without py-spy it is the only result.
 
-Only on a quiet machine does any of it mean something: under load an iteration takes longer, so that a thread is found
-waiting, or about to run, in more of it, and processor time grows, too (colder caches, more waking).  Each measurement
-waits until others use less than a quarter of a core, for ``--patience`` seconds in all; what they used while processor
-time was taken is part of the result and of what is printed.
+The results need a quiet machine: under load, iterations take longer and caches are colder.  Each measurement waits
+until other processes use less than a quarter of a core, for ``--patience`` seconds in all.  The result includes what
+they used during the measurement.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
@@ -59,10 +57,10 @@ from eps.storage.atomic import read_json  # noqa: E402
 
 SAMPLES_PER_S = 250
 MOST_FUNCTIONS = 15
-#: More than any run here completes.
+#: More iterations than any run completes.
 ITERATIONS = 1_000_000
 _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(:\d+)?\)$")
-#: What threads of a job wait in; all else works.
+#: Functions in which the threads of a job only wait.
 WAITING = frozenset(
     "Condition.wait socket.accept _worker _serve _run_channel_spin_thread.<locals>.channel_spin "
     "MemberSession._obey_all Sessions.Attach LocalResourceManager.wait Master._next_event Event.wait".split()
@@ -71,7 +69,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int) -> tuple[float, float]:
-    """Return a process's processor time in user and in system mode, seconds."""
+    """Return (user, system) processor time of a process, in seconds."""
     fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) * _TICK_S, int(fields[12]) * _TICK_S
 
@@ -88,7 +86,7 @@ def place_of(file: str) -> str:
 
 
 def sampled(pid: int, seconds: float, iteration_s: float, folder: Path) -> dict[str, Any]:
-    """Return the milliseconds of an iteration that the functions, and the places, of one process take."""
+    """Return the milliseconds of an iteration in each function and each part of one process."""
     raw = folder / f"{pid}.txt"
     words = ["py-spy", "record", "-f", "raw", "-r", str(SAMPLES_PER_S), "-d", str(round(seconds)), "-o", str(raw)]
     done = subprocess.run([*words, "-p", str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -118,7 +116,7 @@ def _job(case: Case, files: CaseFiles, home: Path) -> eps.Job:
 
 
 def measure(case: Case, cache: Path, seconds: float, patience_s: float) -> dict[str, Any]:
-    """Train a case and return what its processes used for an iteration, and on what."""
+    """Train a case; return the processor time of its processes for an iteration, by function."""
     files = prepare(case, cache)
     tracing = shutil.which("py-spy") is not None
     result: dict[str, Any] = {"processes": {}}
@@ -149,7 +147,7 @@ def measure(case: Case, cache: Path, seconds: float, patience_s: float) -> dict[
 
 
 def _processor_ms(job: eps.Job, pids: dict[str, int], seconds: float) -> tuple[float, dict[str, tuple[float, float]]]:
-    """Return how long an iteration takes, and the processor time of each process for one, user and system."""
+    """Return the milliseconds of an iteration, and the processor time of each process in it (user, system)."""
     begun_s, clock, before = time.monotonic(), job.status()["clock"], {n: cpu_s(p) for n, p in pids.items()}
     time.sleep(seconds)
     iterations = max(1, job.status()["clock"] - clock)
@@ -164,7 +162,7 @@ def _processor_ms(job: eps.Job, pids: dict[str, int], seconds: float) -> tuple[f
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Return lines for people."""
+    """Return the results as a table."""
     lines = []
     for case, result in results.items():
         foreign = result["noise"]["foreign_cores_max"]
@@ -184,14 +182,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 130 if it was interrupted."""
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eps-peers"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for the processor time, and for each process")
-    parser.add_argument("--patience", type=float, default=240.0, metavar="S", help="for waiting until others are quiet")
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this case")
     parser.add_argument(
-        "--cache", type=Path, default=default_cache, help="folder for the data, as of peers.py (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="duration of the measurement of processor time, and of the samples of each process",
     )
-    parser.add_argument("--quick", action="store_true", help="two seconds, no waiting: does it work?")
-    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
+    parser.add_argument(
+        "--patience", type=float, default=240.0, metavar="S", help="limit of all waits for a quiet machine"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=default_cache,
+        help="folder for the data, shared with peers.py (default: %(default)s)",
+    )
+    parser.add_argument("--quick", action="store_true", help="two seconds, no waits: check that it works")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     arguments = parser.parse_args(argv)
     seconds = 2.0 if arguments.quick else arguments.seconds
     if not seconds >= 1:

@@ -1,11 +1,11 @@
-"""What the options that send less save, and what they change.
+"""Measure the bytes that the options for smaller messages save, and their effect on time and loss.
 
     python benchmarks/lean.py
     python benchmarks/lean.py --quick
     python benchmarks/lean.py --output lean.json
 
-One job, 2 workers and 2 servers over TCP, of sparse rows and small batches, so that an iteration changes few values;
-once for each setting, interleaved over rounds. Bytes are counted by the members themselves.
+One job of 2 workers and 2 servers over TCP trains on sparse rows in small batches, so that an iteration changes few
+values.  It runs once for each setting, interleaved over rounds.  The members count the bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmarks.bench_common import (  # noqa: E402
 from benchmarks.scale_jobs import Ran, quiet_job, run_job  # noqa: E402
 
 ROWS, FEATURES, NONZEROS = 20_000, 400_000, 15
-#: Name -> settings; everything is compared with the first.
+#: Name -> settings; all are compared with the first.
 VARIANTS: dict[str, dict[str, object]] = {
     "all keys": {"push": "dense"},
     "keys that are touched": {"push": "auto"},
@@ -87,7 +87,7 @@ def settings_of(variant: dict[str, object], data: dict[str, object], iterations:
 
 
 def measure(rounds: int, iterations: int, patience_s: float) -> dict[str, Any]:
-    """Return what each setting sends, how long an iteration takes, and the loss it reaches."""
+    """Return for each setting the bytes sent, the time of an iteration, and the final loss."""
     found: dict[str, list[Ran]] = {name: [] for name in VARIANTS}
     with tempfile.TemporaryDirectory(prefix="eps-lean-") as folder:
         data = write_data(Path(folder))
@@ -121,7 +121,7 @@ def _bytes(ran: Ran) -> int:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results for people."""
+    """Return the results as a table."""
     lines = [f"{'':34} {'KB/iteration':>12} {'of all':>8} {'ms':>7} {'loss':>9} {'same model':>10}"]
     for name, entry in results.items():
         lines.append(
@@ -135,11 +135,11 @@ def table(results: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=positive, default=3, help="times that each case is measured")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds; each measures every case once")
     parser.add_argument("--iterations", type=positive, default=150, help="iterations of a job")
-    parser.add_argument("--quick", action="store_true", help="one round of 30 iterations: does it work?")
-    parser.add_argument("--patience", type=float, default=120.0, metavar="S", help="wait at most so long for quiet")
-    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
+    parser.add_argument("--quick", action="store_true", help="one round of 30 iterations: check that it works")
+    parser.add_argument("--patience", type=float, default=120.0, metavar="S", help="longest wait for a quiet machine")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     arguments = parser.parse_args(argv)
     end_in_order()
     rounds, iterations = (1, 30) if arguments.quick else (arguments.rounds, arguments.iterations)

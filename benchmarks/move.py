@@ -1,16 +1,16 @@
-"""How fast partitions move to a server that is added, against a bare TCP socket in the same run.
+"""Measure the speed at which partitions move to an added server, against a bare TCP socket in the same run.
 
     python benchmarks/move.py
     python benchmarks/move.py --quick
     python benchmarks/move.py --output move.json
 
-One worker and one server; a second server is added and gets half of the parameters: while the job trains, and while it
-is idle (a model whose gradient takes seconds and no processor). Moved bytes are divided by the time from the address
-lists to the last acknowledged copy, which is installed by then: checksums at both ends and the copy are in it.
+A job of one worker and one server adds a second server, which gets half of the parameters.  The job trains, or is idle
+(its model's gradient sleeps for seconds).  The speed is the moved bytes divided by the time from the address lists to
+the last acknowledged copy, including checksums at both ends.
 
-The added server has touched its memory before it confirms the address lists, beside training; that time is given too,
-as ``ready_s``. The socket of the bars receives into memory that was touched before; how fast it is into memory that was
-not is what the machine allows from the request to the last copy, and is given beside it.
+Before the added server confirms the address lists, it touches its memory beside training; ``ready_s`` is that time.
+The socket of the bars receives into memory that was touched before.  Its speed into fresh memory, the limit of the
+machine for the whole change, is given as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from benchmarks.van_measure import Peer  # noqa: E402
 
 MODEL = ROOT / "benchmarks" / "big_model.py"
 ROWS, FEATURES = 240, 100
-#: Long enough for the copies of an idle job to be made between two iterations.
+#: Time of a gradient in an idle job: enough for all copies.
 IDLE_S = 1.5
 
 
@@ -77,11 +77,11 @@ def job_settings(folder: Path, num_parameters: int, van: str, idle: bool) -> dic
 
 
 def moved(ran: Ran) -> dict[str, Any]:
-    """Return what the change of a job moved, how fast, and what it cost the iterations meanwhile."""
+    """Return the bytes that the change moved, its speed, and the slowdown of the iterations meanwhile."""
     (change,) = ran.report["changes"]
     phases = change["seconds"]
     copied_s = phases["copied"] - phases["lists-updated"]
-    # The same iterations would have taken so long if nothing had happened.
+    # Time of the same iterations without a change.
     usual_s = phases["released"] - change["slowdown_s"]
     return {
         "moved_bytes": change["bytes_moved"],
@@ -118,7 +118,7 @@ def raw_gb_per_s(size_bytes: int, rounds: int) -> dict[str, Any]:
 
 
 def raw_fresh_gb_per_s(size_bytes: int) -> float:
-    """Return the speed of the first bytes over a bare TCP socket, into memory that nothing has touched."""
+    """Return the speed of the first bytes over a bare TCP socket into fresh memory."""
     from time import perf_counter
 
     with tempfile.TemporaryDirectory(prefix="eps-move-") as folder:
@@ -136,7 +136,7 @@ def raw_fresh_gb_per_s(size_bytes: int) -> float:
 
 
 def measure(num_parameters: int, rounds: int) -> dict[str, Any]:
-    """Return speeds by transport, idle and training, and those of the socket."""
+    """Return the speeds by transport, idle and training, and those of the socket."""
     rng = np.random.default_rng(3)
     results: dict[str, Any] = {
         "parameters": num_parameters,
@@ -156,7 +156,7 @@ def measure(num_parameters: int, rounds: int) -> dict[str, Any]:
                     settings = job_settings(folder, num_parameters, van, idle)
                     ran = run_job(folder, f"move-{round_}-{van}-{int(idle)}", settings)
                     found = moved(ran)
-                    # Others use this machine too: each move is compared with the socket of its minute.
+                    # Each move is compared with a socket measured next to it, because the load of the machine varies.
                     found["raw_tcp_gb_per_s"] = raw_gb_per_s(1 << 27, 3)["median"]
                     found["of_raw_tcp"] = ratio(found["gb_per_s"], found["raw_tcp_gb_per_s"], 3)
                     results["moves"].setdefault(what, []).append(found)
@@ -164,7 +164,7 @@ def measure(num_parameters: int, rounds: int) -> dict[str, Any]:
 
 
 def bars(results: dict[str, Any]) -> list[Bar]:
-    """Return the promises, and what became of them."""
+    """Return the bars with their measured values."""
     found = []
     for what, moves in results["moves"].items():
         share = statistics.median(move["of_raw_tcp"] for move in moves)
@@ -177,12 +177,12 @@ def bars(results: dict[str, Any]) -> list[Bar]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=positive, default=100, help="millions of parameters")
-    parser.add_argument("--rounds", type=positive, default=3, help="times that each case is measured")
-    parser.add_argument("--quick", action="store_true", help="4 million parameters, one round: does it work?")
-    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds; each measures every case once")
+    parser.add_argument("--quick", action="store_true", help="4 million parameters, one round: check that it works")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     arguments = parser.parse_args(argv)
     end_in_order()
     millions, rounds = (4, 1) if arguments.quick else (arguments.millions, arguments.rounds)

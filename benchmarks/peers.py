@@ -1,14 +1,14 @@
-"""Synchronous logistic regression by EPS and by its peers, on the same machine and data, in one run.
+"""Compare EPS with other systems: synchronous logistic regression on the same machine and data, in one run.
 
     python benchmarks/peers.py [--ps-lite DIR] [--rounds 4] [--iterations 60] [--output out.json] [--picture out.png]
 
 Two workers and one server (all-reduce: two ranks), full batches, plain SGD, float32.  *dense*: one million parameters,
-all exchanged at every iteration; *sparse*: ten million, of which each worker's rows touch 369 thousand.  EPS runs as it
-does by default: with elasticity, ledger and reproducible bits.  Every system must arrive at the loss that NumPy
-computes here in one piece.  JSON goes to standard output, a table to standard error.
+all exchanged at every iteration; *sparse*: ten million, of which each worker's rows touch 369 thousand.  EPS runs with
+its defaults: elasticity, ledger and reproducible bits.  Every system must reach the loss that NumPy computes in one
+process.  JSON goes to standard output, a table to standard error.
 
-PyTorch and Ray are installed into an environment under ``--cache``; ps-lite is compiled against a build given by path.
-A peer that is not there is reported as absent, with the reason.
+PyTorch and Ray are installed into an environment under ``--cache``.  ps-lite is compiled against the build in
+``--ps-lite``.  A missing peer is reported with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path.insert(0, str(ROOT))
 
@@ -43,28 +43,28 @@ from benchmarks.peers_watch import RunError, adopt_orphans, end_descendants, wai
 from eps.errors import EpsError  # noqa: E402
 
 EPS = "EPS"
-#: Relative difference from the loss that everybody has to reach.
+#: Largest relative difference from the expected loss.
 LOSS_TOLERANCE = 1e-4
-#: A run during which others used more of the machine than this many cores is made again, if it may.
+#: A run is repeated if other processes used more than this many cores meanwhile.
 MOST_FOREIGN_CORES = 0.3
-#: EPS is to do this many times the iterations of the best peer.
+#: Bar: iterations per second of EPS, relative to the fastest peer.
 TARGET = 1.2
 DRAW_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
 class System:
-    """One system that takes part."""
+    """One compared system."""
 
     name: str
     version: str
     run: systems.Runner
-    #: Names of the cases that it takes part in.
+    #: Names of its cases.
     cases: tuple[str, ...] = tuple(case.name for case in CASES)
 
 
 def find_systems(arguments: argparse.Namespace, cache: Path) -> tuple[list[System], dict[str, str]]:
-    """Install what can be installed; return the systems that there are, and why others are absent."""
+    """Install the peers; return the available systems, and why others are missing."""
     found = [System(EPS, _eps_version(), systems.eps_runner(dict(arguments.eps)))]
     absent: dict[str, str] = {}
     environment: setup.Environment | None = None
@@ -118,12 +118,12 @@ def _eps_version() -> str:
 def measure_case(
     files: CaseFiles, chosen: Sequence[System], length: systems.Length, arguments: argparse.Namespace, home: Path
 ) -> dict[str, Any]:
-    """Run the systems on one case, round by round, and return what was found."""
+    """Run the systems on one case, round by round, and return the results."""
     expected = oracle(files, length.total)
     samples: dict[str, list[dict[str, Any]]] = {system.name: [] for system in chosen}
     failed: dict[str, str] = {}
     for number in range(arguments.rounds):
-        # Whoever comes first in one round comes last in the next: what drifts, drifts for all.
+        # The order alternates, so that drift affects all systems alike.
         for system in [*chosen[number % len(chosen) :], *chosen[: number % len(chosen)]]:
             if system.name in failed:
                 continue
@@ -144,7 +144,7 @@ def measure_case(
 def _quietest(
     system: System, files: CaseFiles, length: systems.Length, arguments: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
-    """Return the run that others disturbed least, of as many as may be tried."""
+    """Return the run with the least use of the machine by others, out of ``--tries``."""
     tries: list[dict[str, Any]] = []
     while len(tries) < arguments.tries:
         wait_until_quiet(arguments.patience)
@@ -216,7 +216,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def table(results: Sequence[dict[str, Any]], absent: dict[str, str]) -> str:
-    """Return the results for people."""
+    """Return the results as a table."""
     lines = [
         f"{'case':<7} {'system':<20} {'it/s':>7} {'ms/it':>7} {'iqr':>6} {'CPU ms/it':>9} {'others':>6} "
         f"{'loss':>9} {'EPS over it':>11}"
@@ -250,7 +250,7 @@ def drawing_environment(cache: Path) -> setup.Environment:
     Raises
     ------
     AbsentError
-        It cannot be installed.
+        It cannot be created.
     """
     environment = setup.make_environment(cache)
     if not environment.version("matplotlib"):
@@ -259,7 +259,7 @@ def drawing_environment(cache: Path) -> setup.Environment:
 
 
 def draw(summary_file: Path, picture: Path, cache: Path) -> None:
-    """Draw a picture in the benchmark's own environment; says so where it cannot."""
+    """Draw a picture in the benchmark's own environment; print a message if that fails."""
     try:
         python = str(drawing_environment(cache).python)
         command = [python, str(setup.SCRIPTS / "draw.py"), str(summary_file), str(picture)]
@@ -282,7 +282,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's values."""
+    """Return the parsed command line."""
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eps-peers"
     parser = argparse.ArgumentParser(description="Measure EPS and its peers on logistic regression.")
     parser.add_argument("--rounds", type=positive, default=4, help="runs of each system, one after the other")
@@ -295,11 +295,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--eps", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a further setting of EPS's job"
     )
     parser.add_argument("--cache", type=Path, default=default_cache, help="folder for data and the peers' environment")
-    parser.add_argument("--tries", type=positive, default=3, help="runs while others are busy are repeated")
+    parser.add_argument("--tries", type=positive, default=3, help="most attempts of a run while the machine is busy")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine before a run")
-    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=new_file, help="draw a picture")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one short round: check that it works")
     arguments = parser.parse_args(argv)
     if arguments.quick:
         arguments.rounds, arguments.iterations, arguments.tries, arguments.patience = 1, 20, 1, 0.0
@@ -321,7 +321,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def summary(
     results: Sequence[dict[str, Any]], absent: dict[str, str], length: systems.Length, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return the results with what they were measured on."""
+    """Return the results with a description of the machine."""
     return {
         "machine": {
             "cpus": os.cpu_count(),
@@ -345,7 +345,7 @@ def summary(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 if a system failed or arrived at another loss, 2 if no picture can be drawn."""
+    """Run the benchmark; return 1 if a system failed or reached another loss, 2 if no picture can be drawn."""
     arguments = parse_arguments(argv)
     cache = arguments.cache.absolute()
     length = systems.Length(arguments.warm_up, arguments.iterations)
@@ -356,7 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(f"pictures need matplotlib: {error}")
             return 2
     adopt_orphans()
-    # Whoever ends this process politely gets the processes that it started ended too.
+    # SIGTERM ends the processes that this one started, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="eps-peers-", ignore_cleanup_errors=True) as scratch:

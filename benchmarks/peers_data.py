@@ -1,8 +1,8 @@
-"""The data of ``peers.py``: rows drawn from a seed, written once as EPS reads them and as raw arrays for the peers.
+"""The data of ``peers.py``: random rows, written in EPS's format and as raw arrays for the peers.
 
-Eleven values a row; feature numbers follow a power law: the k-th most frequent of F features is drawn with a
-probability proportional to 1/k, under a random number.  With 10 million features, 100 thousand rows touch about 369
-thousand of them and twice as many rows 644 thousand, much as kdd2012 does.
+Each row has eleven values.  Features follow a power law: the k-th most frequent of F features has a probability
+proportional to 1/k.  Their numbers are permuted at random.  With 10 million features, 100 thousand rows touch about 369
+thousand of them, and 200 thousand rows 644 thousand, similar to kdd2012.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Case:
     name: str
     num_features: int
     rows_per_worker: int
-    #: True: the features that rows touch are exchanged; False: all parameters of the model.
+    #: Whether only the features that rows touch are exchanged, or all parameters.
     sparse: bool
     learning_rate: float
     seed: int = 7
@@ -50,22 +50,22 @@ CASES = (
 
 @dataclass(frozen=True)
 class CaseFiles:
-    """Where the files of a case are: ``X.npz`` and ``y.npy`` for EPS, ``*.RANK.bin`` for the peers."""
+    """The files of a case: ``X.npz`` and ``y.npy`` for EPS, ``*.RANK.bin`` for the peers."""
 
     case: Case
     folder: Path
-    #: Features that each worker's rows touch, and that any of them does.
+    #: Number of features touched by each worker's rows, and by all rows.
     touched: tuple[int, ...]
     union: int
 
     @property
     def matrix(self) -> Path:
-        """All rows as a SciPy CSR file."""
+        """File of all rows, as SciPy CSR."""
         return self.folder / "X.npz"
 
     @property
     def labels(self) -> Path:
-        """All labels, 0 or 1."""
+        """File of all labels, 0 or 1."""
         return self.folder / "y.npy"
 
 
@@ -86,7 +86,7 @@ def draw(case: Case) -> tuple[sparse.csr_matrix, np.ndarray]:
 
 
 def prepare(case: Case, cache: Path) -> CaseFiles:
-    """Return a case's files, from ``cache`` where they are there already."""
+    """Return the files of a case, from ``cache`` if present."""
     folder = cache / f"data-{case.name}-{case.num_features}-{case.num_rows}-{case.seed}-v{VERSION}"
     if not (folder / "info.json").is_file():
         cache.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def _write(case: Case, folder: Path) -> None:
 
 
 def oracle(files: CaseFiles, iterations: int) -> float:
-    """Return the mean loss after so many iterations, computed here in one piece with float64 parameters."""
+    """Return the mean loss after ``iterations``, computed in this process with float64 parameters."""
     case = files.case
     X, y = sparse.load_npz(files.matrix), np.load(files.labels).astype(np.float64)
     keys, columns = np.unique(X.indices, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Peers of ``peers.py``: their environment, made by pip under the cache folder, and the program for ps-lite.
+"""Set up the peers of ``peers.py``: a virtual environment under the cache folder, and the program for ps-lite.
 
-PyTorch is installed without what only its GPU kernels need at run time (its compiler and its linear solvers): the wheel
-of the default registry still does not load without the rest, about 4 GB.  Where pip is configured for a registry of
-CPU builds, that is what it takes, and a tenth of the space.
+PyTorch is installed without the packages that only its GPU kernels need at run time (compiler and linear solvers).  The
+wheel of the default registry needs the rest, about 4 GB, to load.  A registry of CPU builds, if pip is configured for
+one, takes a tenth of that.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SCRIPTS = Path(__file__).resolve().parent / "peers"
 INSTALL_TIMEOUT_S = 1800.0
 COMPILE_TIMEOUT_S = 300.0
 BASE = ("numpy", "scipy")
-#: Requirements of PyTorch that nothing on a CPU asks for, not even to be loaded.
+#: Requirements of PyTorch that it does not need on a CPU, not even to load.
 NOT_NEEDED = ("triton", "cuda-bindings", "setuptools")
 NOT_NEEDED_EXTRAS = ("cusolver", "nvtx")
 
 
 class AbsentError(Exception):
-    """A peer cannot be had here; the text says why."""
+    """A peer is missing on this machine; the text says why."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment that holds the peers written in Python."""
+    """The virtual environment of the peers in Python."""
 
     folder: Path
 
@@ -41,7 +41,7 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def version(self, package: str) -> str:
-        """Return the version of a package; empty where it cannot be imported."""
+        """Return the version of a package; empty if it cannot be imported."""
         code = f"import {package}; print({package}.__version__)"
         found = subprocess.run([self.python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
         return found.stdout.strip().splitlines()[-1] if found.returncode == 0 else ""
@@ -52,14 +52,14 @@ class Environment:
         Raises
         ------
         AbsentError
-            pip cannot; its last line is in the text.
+            pip failed; the text has its last line.
         """
         flags = ["--quiet", "--disable-pip-version-check", "--no-cache-dir", *([] if dependencies else ["--no-deps"])]
         _checked([str(self.python), "-m", "pip", "install", *flags, *packages], f"pip install {' '.join(packages)}")
 
 
 def make_environment(cache: Path) -> Environment:
-    """Return the environment under ``cache``, made where it is not there yet."""
+    """Return the environment under ``cache``; create it if missing."""
     environment = Environment(cache / f"environment-{sys.version_info[0]}.{sys.version_info[1]}")
     if not (environment.folder / "ready").is_file():
         cache.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def make_environment(cache: Path) -> Environment:
 
 
 def torch_version(environment: Environment) -> str:
-    """Install PyTorch where it is absent, and return its version; raises AbsentError."""
+    """Install PyTorch if missing and return its version; raises AbsentError."""
     if not environment.version("torch"):
         environment.install("torch", dependencies=False)
         code = "import importlib.metadata as m; print('\\n'.join(m.requires('torch') or []))"
@@ -80,7 +80,7 @@ def torch_version(environment: Environment) -> str:
 
 
 def ray_version(environment: Environment) -> str:
-    """Install Ray where it is absent, and return its version; raises AbsentError."""
+    """Install Ray if missing and return its version; raises AbsentError."""
     if not environment.version("ray"):
         environment.install("ray")
     return _imported(environment, "ray")
@@ -94,7 +94,7 @@ def _imported(environment: Environment, package: str) -> str:
 
 
 def needed(requirements: list[str]) -> list[str]:
-    """Return those requirements of PyTorch that it needs to be loaded, without the GPU's compiler and solvers."""
+    """Return the requirements that PyTorch needs to load, without the GPU's compiler and solvers."""
     chosen = []
     for line in requirements:
         text, _, marker = (part.strip() for part in line.partition(";"))
@@ -119,7 +119,7 @@ def compile_ps_lite(build: Path | None, cache: Path) -> Path:
     Raises
     ------
     AbsentError
-        No path, no build there, no compiler, or the compiler fails.
+        The path, the build or a compiler is missing, or the compiler fails.
     """
     if build is None:
         raise AbsentError("no path given: --ps-lite DIR, its folder after make")

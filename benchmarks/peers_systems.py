@@ -1,12 +1,11 @@
-"""The systems of ``peers.py``: how one run of each is made and what it tells.
+"""The systems of ``peers.py``: run one of them and return its time and loss.
 
-A run trains from zero for ``warm_up + iterations`` iterations.  Its measured time is that of the last ``iterations`` of
-them in a row; the mean loss over all rows is taken at the parameters after the last one.
+A run trains from zero for ``warm_up + iterations`` iterations.  The measured time is that of the last ``iterations``.
+The loss is the mean over all rows at the final parameters.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
@@ -23,40 +22,40 @@ import eps
 from benchmarks.peers_data import WORKERS, Case, CaseFiles
 from benchmarks.peers_setup import SCRIPTS, Environment
 from benchmarks.peers_watch import Command, RunError, Watch, run_together
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS
 
 DEADLINE_S = 180.0
 SINGLE_THREADED = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: Keys that ps-lite's dense model is cut into: its messages are then applied while others are on the wire.
+#: Number of keys of ps-lite's dense model: with several, messages are applied while others are sent.
 DENSE_CHUNKS = 10
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is."""
+    """The length of a run, in iterations."""
 
     warm_up: int
     iterations: int
 
     @property
     def total(self) -> int:
-        """All iterations of a run."""
+        """Number of all iterations."""
         return self.warm_up + self.iterations
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run found."""
+    """The result of one run."""
 
     #: Times of ``time.monotonic``: after the last iteration of the warm-up, and after the last one.
     begin_s: float
     end_s: float
     loss: float
-    #: Of systems that say when each iteration was complete.
+    #: Known only for systems that report the end of each iteration.
     iteration_s: tuple[float, ...] = ()
 
 
-#: (files, length, folder for this run) -> what it found; raises RunError.
+#: (files, length, folder of the run) -> result; raises RunError.
 Runner = Callable[[CaseFiles, Length, Path], Run]
 
 
@@ -65,7 +64,7 @@ def eps_runner(settings: dict[str, Any]) -> Runner:
 
     def run(files: CaseFiles, length: Length, folder: Path) -> Run:
         values = eps_settings(files, length.total) | settings
-        # A name of its own: jobs of earlier rounds stay where they are until the benchmark ends.
+        # A new name: jobs of earlier rounds are kept until the benchmark ends.
         with eps.Job.start(name=f"{files.case.name}-{folder.name}", **values) as job:
             job.wait_until_trains(DEADLINE_S)
             started_s = time.monotonic() - float(job.status()["elapsed_s"])
@@ -76,7 +75,7 @@ def eps_runner(settings: dict[str, Any]) -> Runner:
         if ledger["applied"] != ledger["expected"] or ledger["lost"] or ledger["applied_twice"]:
             raise RunError(f"the ledger is not even: {ledger}")
         completed_s = [started_s + entry["seconds"] for entry in report["history"]]
-        # The entry after the last iteration is the evaluation of what was trained.
+        # The entry after the last iteration is the evaluation of the final parameters.
         measured = completed_s[length.warm_up - 1 : length.total]
         iteration_s = tuple(b - a for a, b in pairwise(measured))
         return Run(measured[0], measured[-1], float(report["history"][length.total]["loss"]), iteration_s)
@@ -85,7 +84,7 @@ def eps_runner(settings: dict[str, Any]) -> Runner:
 
 
 def eps_settings(files: CaseFiles, iterations: int) -> dict[str, Any]:
-    """Return the settings of the job: what the problem asks for, and else EPS's defaults."""
+    """Return the settings of the job; all others are EPS's defaults."""
     settings: dict[str, Any] = {
         "model": "logistic",
         "intercept": False,
@@ -99,18 +98,18 @@ def eps_settings(files: CaseFiles, iterations: int) -> dict[str, Any]:
         "servers": 1,
     }
     if exchanges_all(files.case):
-        # The rows are sparse, so that it would exchange what they touch.
+        # With sparse rows, it would exchange only the touched parameters by default.
         settings["push"] = "dense"
     return settings
 
 
 def exchanges_all(case: Case) -> bool:
-    """Tell whether EPS exchanges all parameters: asked to, and able to with rows that are sparse."""
-    return not case.sparse and "push" in {field.name for field in dataclasses.fields(JobSpec)}
+    """Return whether EPS exchanges all parameters in this case, although the rows are sparse."""
+    return not case.sparse and "push" in SETTINGS
 
 
 def gloo_runner(environment: Environment, pieces: int) -> Runner:
-    """Return a runner of PyTorch's all-reduce, of the whole vector or of so many pieces at once."""
+    """Return a runner of PyTorch's all-reduce, of the whole vector or in ``pieces`` at once."""
 
     def run(files: CaseFiles, length: Length, folder: Path) -> Run:
         task = write_task(files, length, folder, pieces)
@@ -128,7 +127,7 @@ def ray_runner(environment: Environment) -> Runner:
 
     def run(files: CaseFiles, length: Length, folder: Path) -> Run:
         task = write_task(files, length, folder)
-        # Names of Unix sockets must be short, whatever the temporary folder is.
+        # Paths of Unix sockets must be short, so the temporary folder cannot be used.
         with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as short:
             extra = {**SINGLE_THREADED, "PEERS_RAY_FOLDER": short, "RAY_USAGE_STATS_ENABLED": "0"}
             program = [str(environment.python), str(SCRIPTS / "ray_lr.py"), str(task)]
@@ -139,7 +138,16 @@ def ray_runner(environment: Environment) -> Runner:
 
 
 def ps_lite_runner(program: Path, lists: bool, local: bool) -> Runner:
-    """Return a runner of ps-lite; ``lists``: of sparse data the server knows the keys; ``local``: Unix sockets."""
+    """Return a runner of ps-lite.
+
+    Parameters
+    ----------
+    program : Path
+    lists : bool
+        Whether the server knows the keys of sparse data.
+    local : bool
+        Whether it uses Unix sockets.
+    """
 
     def run(files: CaseFiles, length: Length, folder: Path) -> Run:
         case = files.case
@@ -175,7 +183,7 @@ def ps_lite_runner(program: Path, lists: bool, local: bool) -> Runner:
 
 
 def write_task(files: CaseFiles, length: Length, folder: Path, pieces: int = 1) -> Path:
-    """Write what the Python peers are to do; returns the file."""
+    """Write the task of the Python peers and return the file."""
     case = files.case
     values = {
         "data": str(files.folder),
@@ -196,7 +204,7 @@ def write_task(files: CaseFiles, length: Length, folder: Path, pieces: int = 1) 
 
 
 def read_results(files: CaseFiles, folder: Path, count: int) -> Run:
-    """Return what the processes of a run wrote; the slowest one's time counts."""
+    """Return the results of a run's processes; the slowest one's time counts."""
     found = [json.loads((folder / f"result.{rank}.json").read_text(encoding="utf-8")) for rank in range(count)]
     longest = max(found, key=lambda each: each["end_s"] - each["begin_s"])
     loss = sum(each["loss_sum"] for each in found) / files.case.num_rows
@@ -204,7 +212,7 @@ def read_results(files: CaseFiles, folder: Path, count: int) -> Run:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return TCP ports, all different, that were free a moment ago."""
+    """Return different TCP ports that are currently free."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -213,7 +221,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def measure(runner: Runner, files: CaseFiles, length: Length, folder: Path) -> dict[str, Any]:
-    """Make one run and return it as plain values."""
+    """Make one run and return its result as plain values."""
     folder.mkdir(parents=True)
     with Watch() as watch:
         run = runner(files, length, folder)

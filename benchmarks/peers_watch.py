@@ -1,6 +1,6 @@
-"""Processes of a benchmark: start them, sample what they and others use of the processors, end all of them.
+"""Processes of a benchmark: start them, sample their processor use and that of others, end them.
 
-The benchmark becomes the reaper of its descendants, so that processes which left their parents are found and ended too.
+The benchmark becomes the reaper of its descendants, so that orphans are found and ended, too.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SAMPLE_S = 0.05
-#: New processes are looked for this often.
+#: Interval of the search for new processes.
 SCAN_S = 0.4
-#: What others may use, in cores, for a machine to be called quiet.
+#: A machine is quiet if other processes use fewer cores than this.
 QUIET_CORES = 0.25
 END_GRACE_S = 3.0
 
 
 class RunError(Exception):
-    """A system did not do its run; the text says why."""
+    """A run of a system failed; the text says why."""
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent ends."""
+    """Make this process the parent of its orphaned descendants."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(root: int | None = None) -> list[int]:
-    """Return the processes under ``root`` (this one by default), without it."""
+    """Return the descendants of ``root`` (default: this process)."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -53,7 +53,7 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    # The command's name may hold blanks and parentheses.
+    # The name of the command may contain blanks and parentheses.
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
@@ -63,7 +63,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def machine_busy_s() -> float:
-    """Return the processor seconds used on this machine since it started."""
+    """Return the processor seconds used on this machine since it booted."""
     with open("/proc/stat", encoding="ascii") as stream:
         fields = [int(text) for text in stream.readline().split()[1:9]]
     idle = fields[3] + fields[4]
@@ -71,7 +71,7 @@ def machine_busy_s() -> float:
 
 
 def end_descendants(keep: Sequence[int] = ()) -> None:
-    """End every process under this one but those to keep, and wait until they are gone."""
+    """Kill all descendants of this process except those to keep, and wait until they have exited."""
     deadline = time.monotonic() + END_GRACE_S
     sent = signal.SIGTERM
     while True:
@@ -80,7 +80,7 @@ def end_descendants(keep: Sequence[int] = ()) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, sent)
         _reap(left)
-        # The orphans of what has just ended are this process's children only now: look again until there is nobody.
+        # Orphans of the killed processes become children of this one only now, so repeat until there are none.
         if not left:
             return
         if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ def _alive(pid: int) -> bool:
 
 
 def wait_until_quiet(patience_s: float) -> None:
-    """Wait until others use little of the machine, at most so long."""
+    """Wait until the machine is quiet, at most ``patience_s`` seconds."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         before, began = machine_busy_s() - time.process_time(), time.monotonic()
@@ -118,11 +118,11 @@ def wait_until_quiet(patience_s: float) -> None:
 
 @dataclass(frozen=True)
 class Use:
-    """What was used of the processors during a stretch of time."""
+    """Processor use during an interval."""
 
-    #: Processor seconds of the processes that were watched.
+    #: Processor seconds of the watched processes.
     own_s: float
-    #: Cores that all others used on average.
+    #: Cores used by all other processes, on average.
     foreign_cores: float
 
 
@@ -158,7 +158,7 @@ class Watch:
             self._done.wait(SAMPLE_S)
 
     def use(self, begin_s: float, end_s: float) -> Use:
-        """Return what was used between two times of :func:`time.monotonic`, interpolated between samples."""
+        """Return the use between two times of :func:`time.monotonic`, interpolated between samples."""
         own_s = self._at(end_s, 1) - self._at(begin_s, 1)
         all_s = self._at(end_s, 2) - self._at(begin_s, 2)
         return Use(own_s, max(0.0, (all_s - own_s) / (end_s - begin_s)))
@@ -187,7 +187,7 @@ def run_together(commands: Sequence[Command], log: Path, deadline_s: float) -> N
     Raises
     ------
     RunError
-        One of them failed, or the deadline passed; the text ends with the last lines of their output.
+        A process failed, or the deadline passed; the text ends with the last lines of their output.
     """
     deadline = time.monotonic() + deadline_s
     processes: list[subprocess.Popen[bytes]] = []

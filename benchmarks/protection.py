@@ -1,11 +1,10 @@
-"""What it costs to be able to lose a process: followers and checkpoints, while nothing happens.
+"""Measure the cost of fault tolerance without faults: followers and checkpoints.
 
     python benchmarks/protection.py [--parameters 2] [--rounds 5] [--output out.json] [--quick]
 
-One job, 2 workers and 2 servers, whose gradients take so long that computing is 80 % of an iteration; once without
-followers, once with, in turn.  Bytes are counted by the members themselves.  Then the same for checkpoints: a job whose
-ten iterations last at least two seconds, with a checkpoint every ten iterations and without.  JSON goes to standard
-output, a table to standard error.
+A job of 2 workers and 2 servers spends 80 % of an iteration on computing.  It runs without followers and with them, in
+turn.  The members count the bytes.  A second job, whose ten iterations last at least two seconds, runs without
+checkpoints and with one every ten iterations.  JSON goes to standard output, a table to standard error.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
@@ -42,11 +41,11 @@ from benchmarks.bench_common import (  # noqa: E402
 from benchmarks.resize import NUM_FEATURES, write_data  # noqa: E402
 from benchmarks.scale_jobs import Ran, quiet_job, run_job  # noqa: E402
 
-#: Of an iteration.
+#: Share of an iteration that is spent on computing.
 COMPUTING = 0.8
 FOLLOWERS_BAR = 1.05
 CHECKPOINTS_BAR = 1.03
-#: Ten iterations of the job that writes checkpoints last at least this long.
+#: Least duration of ten iterations of the job with checkpoints.
 TEN_ITERATIONS_S = 2.2
 EVERY = 10
 
@@ -72,7 +71,7 @@ def settings(data: Path, parameters: int, busy_s: float, iterations: int, **more
 
 
 class Bench:
-    """Jobs in one home, in quiet moments."""
+    """Runs jobs in one EPS_HOME while the machine is quiet."""
 
     def __init__(self, home: Path, patience_s: float) -> None:
         self._home = home
@@ -90,17 +89,17 @@ class Bench:
 
 
 def median_s(ran: Ran) -> float:
-    """Return the usual length of an iteration."""
+    """Return the median time of an iteration."""
     return statistics.median(ran.iteration_s)
 
 
 def server_bytes(ran: Ran) -> int:
-    """Return what the servers sent, in bytes."""
+    """Return the bytes that the servers sent."""
     return sum(member.bytes_out for member in ran.of_kind("S"))
 
 
 def followers(bench: Bench, data: Path, parameters: int, rounds: int, iterations: int) -> tuple[dict[str, Any], Bar]:
-    """Return what followers cost where computing is 80 % of an iteration that nothing else disturbs."""
+    """Return the cost of followers for a job that computes for 80 % of an iteration."""
     bare = median_s(bench.run(settings(data, parameters, 0.0, iterations, followers=0)))
     busy_s = bare * COMPUTING / (1 - COMPUTING)
     say(f"an exchange takes {bare * 1e3:.1f} ms, so a gradient takes {busy_s * 1e3:.1f} ms")
@@ -127,7 +126,7 @@ def followers(bench: Bench, data: Path, parameters: int, rounds: int, iterations
 
 
 def checkpoints(bench: Bench, data: Path, parameters: int, rounds: int) -> tuple[dict[str, Any], Bar]:
-    """Return what a checkpoint every ten iterations costs."""
+    """Return the cost of a checkpoint every ten iterations."""
     busy_s = TEN_ITERATIONS_S / 10
     found: dict[str, list[Ran]] = {"": [], str(EVERY): []}
     iterations = 5 * EVERY + 5
@@ -137,7 +136,7 @@ def checkpoints(bench: Bench, data: Path, parameters: int, rounds: int) -> tuple
             ran = bench.run(settings(data, parameters, busy_s, iterations, followers=0, **more))
             found[every].append(ran)
             say(f"  checkpoint every {every or 'never'}: {statistics.mean(ran.iteration_s) * 1e3:.1f} ms")
-    # A checkpoint makes some iterations longer: means, not medians.
+    # Means, because a checkpoint makes only some iterations longer.
     means = {every: [statistics.mean(ran.iteration_s) for ran in runs] for every, runs in found.items()}
     ratios = [b / a for a, b in zip(means[""], means[str(EVERY)], strict=True)]
     bar = Bar(
@@ -154,14 +153,16 @@ def checkpoints(bench: Bench, data: Path, parameters: int, rounds: int) -> tuple
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parameters", type=float, default=2.0, help="millions")
-    parser.add_argument("--rounds", type=positive, default=5, help="times that each case is measured")
-    parser.add_argument("--iterations", type=positive, default=80, help="of a job with or without followers")
+    parser.add_argument("--parameters", type=float, default=2.0, help="millions of parameters")
+    parser.add_argument("--rounds", type=positive, default=5, help="rounds; each measures every case once")
+    parser.add_argument(
+        "--iterations", type=positive, default=80, help="iterations of the job with or without followers"
+    )
     parser.add_argument("--patience-s", type=float, default=120.0, help="longest wait for a quiet machine")
-    parser.add_argument("--output", type=new_file, help="write the JSON there, too")
-    parser.add_argument("--quick", action="store_true", help="a small model, once: does it work?")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
+    parser.add_argument("--quick", action="store_true", help="a small model, once: check that it works")
     args = parser.parse_args(argv)
     end_in_order()
     if args.quick:

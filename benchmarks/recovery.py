@@ -1,19 +1,19 @@
-"""How long a job stands still when one of its processes is killed or hangs.
+"""Measure how long a job stops when one of its processes is killed or hangs.
 
     python benchmarks/recovery.py [--repeats 20] [--kinds kill,stop] [--victims worker,server,master]
         [--parameters 10] [--output out.json] [--picture out.png] [--quick]
 
-One job of 4 workers and 4 servers with followers trains a dense model.  Again and again one of its processes gets
-SIGKILL (or SIGSTOP), at any moment of an iteration, and is replaced before the next one is hit.  What is measured is
-the longer of the first two iterations that the job did without the lost member (of the job master: the longest that
-began within two seconds), less a usual iteration: the median of the twenty before.  Two, because a signal that comes
-when everything of an iteration has been pushed hurts the next one; the time from the signal to the next complete
-iteration, which is given as ``next_s``, can be shorter than a usual iteration.  ``longest_s`` is the longest iteration
-of the two seconds that follow, less a usual one: it includes what getting a new member costs.
+A job of 4 workers and 4 servers with followers trains a dense model.  One of its processes gets SIGKILL or SIGSTOP at a
+random moment and is replaced; then the next one is hit.
 
-The same job stopped by ``kill -9`` of its supervisor and begun again with ``eps resume`` is what there would be
-without recovery; it is measured in the same run.  All of it takes a quarter of an hour.  JSON goes to standard output,
-a table to standard error.
+The result is the longer of the first two iterations without the lost member, less a usual iteration (the median of the
+twenty before).  Two are compared, because a signal at the end of an iteration delays the next one.  For the job master
+it is the longest iteration that begins within two seconds.  ``next_s`` is the time from the signal to the next complete
+iteration.  ``longest_s`` is the longest iteration of the next two seconds, less a usual one; it includes the cost of a
+new member.
+
+For comparison, the supervisor of the same job is killed and the job is resumed with ``eps resume``.  The benchmark
+takes a quarter of an hour.  JSON goes to standard output, a table to standard error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path.insert(0, str(ROOT))
 
@@ -59,14 +59,14 @@ from eps.storage.atomic import read_json  # noqa: E402
 
 MEMBERS = 4
 SPLITS = 8
-#: Iterations whose median says how long one usually takes.
+#: Number of iterations whose median is the usual time.
 USUAL = 20
-#: After a signal the job is back at its size, with all followers, within this time, or the measurement fails.
+#: Time for the job to regain its size and followers after a signal; otherwise the measurement fails.
 SETTLE_S = 60.0
-#: Iterations that begin within this time of a signal may be longer because of it.
+#: Iterations that begin within this time after a signal may be affected.
 AFTER_S = 2.0
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-#: What is promised, in seconds after the signal, or after the deadline of a process that hangs.
+#: Bars, in seconds after the signal, or for a hang after the timeout for silence.
 BARS = {"worker": 0.3, "server": 0.3, "master": 1.0}
 
 
@@ -79,20 +79,20 @@ def settings(millions: float, data: Path, deadline_s: float) -> dict[str, Any]:
         "workers": MEMBERS,
         "servers": MEMBERS,
         "followers": 1,
-        # It is ended when everything has been measured.
+        # More than it completes: it is killed at the end.
         "iterations": 1_000_000,
         "member_timeout_s": deadline_s,
     }
 
 
 class Watched:
-    """A job, and its time on this process's clock."""
+    """A job, with its times converted to this process's clock."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def offset_s(self) -> float:
-        """Return what is to be added to the job's seconds to have this process's."""
+        """Return the offset from the job's clock to this process's, in seconds."""
         best = (float("inf"), 0.0)
         for _ in range(5):
             asked_s = time.monotonic()
@@ -102,12 +102,12 @@ class Watched:
         return best[1]
 
     def completed_s(self) -> list[float]:
-        """Return when each iteration was complete, on this process's clock."""
+        """Return the end of each iteration on this process's clock."""
         offset_s = self.offset_s()
         return [entry["seconds"] + offset_s for entry in self.job.history()]
 
     def hurt(self, before: dict[str, Any]) -> None:
-        """Wait until the job has noticed what was done to it."""
+        """Wait until the job has noticed the loss."""
         deadline_s = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline_s:
             with suppress(EpsError):
@@ -130,7 +130,7 @@ class Watched:
                 )
                 calm = calm + 1 if whole and status["clock"] > clock else 0
                 clock = status["clock"]
-                # Long enough for a change that follows the last one to be asked, and for a usual iteration to show.
+                # Long enough for a follow-up change to begin, and for usual iterations in between.
                 if calm >= 12:
                     return status
             time.sleep(0.2)
@@ -145,7 +145,7 @@ def victim(watched: Watched, status: dict[str, Any], role: str, rng: random.Rand
 
 
 def hit(watched: Watched, role: str, kind: str, rng: random.Random, deadline_s: float) -> dict[str, float]:
-    """Hit one process and return what it cost, in seconds."""
+    """Hit one process and return the delays, in seconds."""
     status = watched.settle()
     before_s = watched.completed_s()[-USUAL - 1 :]
     usual_s = statistics.median([b - a for a, b in pairwise(before_s)])
@@ -177,12 +177,12 @@ def first_clock_without(watched: Watched) -> int:
 
 
 def longer_of_two(completed_s: list[float], clock: int) -> float:
-    """Return the longer of a clock's iteration and the next one's."""
+    """Return the time of the longer of the iterations ``clock`` and ``clock + 1``."""
     return max(b - a for a, b in pairwise(completed_s[max(0, clock - 1) : clock + 2]))
 
 
 def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list[float]:
-    """Return what killing the whole job and resuming it from a checkpoint costs, in seconds."""
+    """Kill the whole job and resume it from a checkpoint; return the delay in seconds."""
     found = []
     for number in range(repeats):
         name = f"resumed-{number}"
@@ -198,7 +198,7 @@ def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list
             time.sleep(0.002)
         subprocess.run([sys.executable, "-m", "eps", "resume", name, "--detach"], check=True, capture_output=True)
         again = Watched(Job.find(name))
-        # The history of the checkpoint comes first: its clocks were complete before.
+        # The history begins with the clocks of the checkpoint.
         resumed_clock = int(again.job.directory.record().runtime["start"]["clock"])
         completed_s: list[float] = []
         while len(completed_s) <= resumed_clock:
@@ -212,14 +212,14 @@ def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Hit a job again and again, in a folder of its own; return the result."""
-    # Processes that are ended in a hurry may still write.
+    """Hit a job repeatedly, in a temporary folder; return the result."""
+    # Killed processes may still write.
     with tempfile.TemporaryDirectory(prefix="eps-recovery-", ignore_cleanup_errors=True) as folder:
         return measure_in(Path(folder), args)
 
 
 def measure_in(home: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Hit a job again and again; return the result."""
+    """Hit a job repeatedly; return the result."""
     rng = random.Random(args.seed)
     os.environ["EPS_HOME"] = str(home / "home")
     data = home / "data.csv"
@@ -258,7 +258,7 @@ def measure_in(home: Path, args: argparse.Namespace) -> dict[str, Any]:
 def case(
     role: str, kind: str, values: list[dict[str, float]], resumed: list[float], deadline_s: float
 ) -> dict[str, Any]:
-    """Return the result of one case; of a process that hangs, what comes after the deadline."""
+    """Return the result of one case; for a hang, the time after the timeout for silence."""
     less_s = deadline_s if kind == "stop" else 0.0
     recovery = [v["recovery_s"] - less_s for v in values]
     median_s = statistics.median(recovery)
@@ -276,7 +276,7 @@ def case(
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the result for people."""
+    """Return the result as a table."""
     lines = ["      SIGNAL  VICTIM   RECOVERY (median, min-max)      BAR      RESUME/RECOVERY"]
     for entry in result["cases"]:
         r = entry["recovery_s"]
@@ -316,15 +316,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=positive, default=20, help="signals of each kind to each victim")
     parser.add_argument("--kinds", default="kill,stop", help="kill, stop, or both")
-    parser.add_argument("--victims", default="worker,server,master", help="whom to hit")
-    parser.add_argument("--parameters", type=float, default=10.0, help="millions")
-    parser.add_argument("--deadline-s", type=float, default=3.0, help="a member that is silent for so long is lost")
-    parser.add_argument("--resumes", type=int, default=3, help="kills of everything, with eps resume")
-    parser.add_argument("--seed", type=int, default=0, help="of whom to hit, and when")
-    parser.add_argument("--output", type=new_file, help="write the JSON there, too")
+    parser.add_argument("--victims", default="worker,server,master", help="processes to hit")
+    parser.add_argument("--parameters", type=float, default=10.0, help="millions of parameters")
+    parser.add_argument("--deadline-s", type=float, default=3.0, help="timeout for silent members")
+    parser.add_argument("--resumes", type=int, default=3, help="kills of the whole job, with eps resume")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the victims and moments")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=picture_file, help="draw the result into this file")
     parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="a small model, twice each: does it work?")
+    parser.add_argument("--quick", action="store_true", help="a small model, twice each: check that it works")
     args = parser.parse_args(argv)
     if args.quick:
         args.repeats, args.parameters, args.resumes = min(args.repeats, 2), 0.1, min(args.resumes, 1)
@@ -338,7 +338,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     args = parse(argv)
     if args.redraw:
         draw(json.loads(args.redraw.read_text(encoding="utf-8")), args.picture)

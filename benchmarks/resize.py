@@ -1,14 +1,14 @@
-"""What a change of size costs a running job, against stopping it and starting it again at the new size.
+"""Measure the pause of a running job that is resized, against stopping and restarting it at the new size.
 
     python benchmarks/resize.py [--sizes 1,10,100] [--repeats N] [--output out.json] [--picture out.png] [--quick]
 
-For each model size one job of 3 workers and 3 servers adds and removes a server and a worker, over and over, while it
-trains; its report says what each change cost.  Then the same job is exported, stopped and started again with ``--init``
+For each size of the model, a job of 3 workers and 3 servers repeatedly adds and removes a server and a worker while it
+trains.  Its report has the cost of each change.  Then the same job is exported, stopped and restarted with ``--init``
 at each of the new sizes.  JSON goes to standard output, a table to standard error.
 
-Restarts get every advantage: they are asked exactly when a clock is complete, the next job's supervisor and job master
-are imported and forked already, and the data set is prepared.  What is measured runs from the last complete clock of
-the stopped job to the first of the new one, less one usual iteration.  All sizes take four minutes and 7 GB.
+Restarts get every advantage: they begin exactly when a clock is complete, the next supervisor and job master are
+already imported and forked, and the data set is prepared.  A restart is measured from the last complete clock of the
+stopped job to the first of the new one, less one usual iteration.  All sizes take four minutes and 7 GB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path.insert(0, str(ROOT))
 
@@ -58,19 +58,19 @@ NUM_ROWS = 48
 MEMBERS = 3
 SPLITS = 6
 PARTITIONS = 12
-#: In this order every change starts from, or ends at, 3 workers and 3 servers.
+#: Changes in this order, so that each starts from or ends at 3 workers and 3 servers.
 OPERATIONS = ("add-servers", "remove-servers", "add-workers", "remove-workers")
-#: Size after each of them.
+#: Size after each change.
 SIZES_AFTER = {"add-servers": (3, 4), "remove-servers": (3, 3), "add-workers": (4, 3), "remove-workers": (3, 3)}
 RESTART_ITERATIONS = 3
-#: With fewer quiet iterations than this, all of them say what is usual.
+#: With fewer quiet iterations than this, the usual time is that of all iterations.
 MIN_QUIET = 8
 JOB_TIMEOUT_S = 560.0
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How long a job of one model size trains."""
+    """The clocks of a job of one model size."""
 
     num_parameters: int
     repeats: int
@@ -84,12 +84,12 @@ class Scale:
 
     @property
     def iterations(self) -> int:
-        """Clocks to train."""
+        """Number of clocks to train."""
         return self.gap_clocks * (4 * self.repeats + 1)
 
 
 def scale_of(millions: float, repeats: int | None, quick: bool) -> Scale:
-    """Return how long to train a model of so many million parameters."""
+    """Return the clocks of the job for a model of ``millions`` parameters."""
     num_parameters = round(millions * 1e6 / NUM_FEATURES) * NUM_FEATURES
     if quick:
         return Scale(num_parameters, repeats or 1, 12)
@@ -101,7 +101,7 @@ def scale_of(millions: float, repeats: int | None, quick: bool) -> Scale:
 
 
 def job_settings(scale: Scale, data: Path, optimizer: str) -> dict[str, Any]:
-    """Return the settings that the job and its restarts have in common."""
+    """Return the settings of the job and its restarts."""
     return {
         "model": f"{ROOT / 'benchmarks' / 'big_model.py'}:TiledLinear",
         "model_options": json.dumps({"num_parameters": scale.num_parameters}),
@@ -116,7 +116,7 @@ def job_settings(scale: Scale, data: Path, optimizer: str) -> dict[str, Any]:
         "iterations": scale.iterations,
         "workers": MEMBERS,
         "servers": MEMBERS,
-        # What a follower costs afterwards is another question: protection.py.
+        # protection.py measures the cost of followers.
         "followers": 0,
     }
 
@@ -140,7 +140,7 @@ def warm_job(name: str) -> Iterator[WarmJob]:
 
 
 def measure(scale: Scale, data: Path, optimizer: str, restarts: bool) -> dict[str, Any]:
-    """Run the job of one model size and its restarts; return what they cost."""
+    """Run the job of one model size and its restarts; return the costs."""
     settings = job_settings(scale, data, optimizer)
     prepare_data(JobSpec.from_dict(settings))
     with warm_job("elastic") as job:
@@ -163,7 +163,7 @@ def measure(scale: Scale, data: Path, optimizer: str, restarts: bool) -> dict[st
 def _elastic_result(scale: Scale, report: dict[str, Any], peak_memory_bytes: int) -> dict[str, Any]:
     completed_s = [entry["seconds"] for entry in report["history"]]
     lives = [
-        # A change of ``--at K`` is asked as clock K - 1 completes.
+        # A change of ``--at K`` is requested when clock K - 1 completes.
         (completed_s[clock - 1] + change["seconds"]["proposed"], completed_s[clock - 1] + change["seconds"]["released"])
         for (clock, _), change in zip(scale.triggers, report["changes"], strict=True)
     ]
@@ -205,7 +205,7 @@ def _elastic_result(scale: Scale, report: dict[str, Any], peak_memory_bytes: int
 
 
 def _quiet_pause(completed_s: list[float], lives: Sequence[tuple[float, float]], lasted_s: float) -> float | None:
-    """Return the median ``pause_s`` of windows as long as a change where nothing changed: the noise of the machine."""
+    """Return the noise: the median ``pause_s`` of windows as long as a change, but without one."""
     found = []
     gaps = zip([0.0, *(end for _, end in lives)], [*(begin for begin, _ in lives), completed_s[-3]], strict=True)
     for begin, end in gaps:
@@ -219,7 +219,7 @@ def _quiet_pause(completed_s: list[float], lives: Sequence[tuple[float, float]],
 def _restart(
     scale: Scale, settings: dict[str, Any], old: WarmJob, report: dict[str, Any], new: WarmJob, usual_s: float
 ) -> dict[str, list[dict[str, float]]]:
-    """Stop and start again at each of the new sizes; ``new`` is warm already."""
+    """Stop the job and restart it at each of the new sizes; ``new`` is already warm."""
     found: dict[str, list[dict[str, float]]] = {operation: [] for operation in OPERATIONS}
     ended_s = time.monotonic()
     count = 4 * scale.repeats
@@ -229,7 +229,7 @@ def _restart(
             operation = OPERATIONS[i % 4]
             workers, servers = SIZES_AFTER[operation]
             stop_s = stopped.started_s + report["history"][-1]["seconds"]
-            # Reading the report and making the next job warm are outside the measurement.
+            # Not measured: reading the report and warming the next job.
             following = WarmJob(f"restart-{i + 1}") if i + 1 < count else None
             begin_s = time.monotonic()
             again = {**settings, "workers": workers, "servers": servers, "iterations": RESTART_ITERATIONS}
@@ -259,7 +259,7 @@ def _restart(
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Return the results for people."""
+    """Return the results as a table."""
     lines = [
         f"{'parameters':>11} {'operation':<15} {'iteration':>9} {'pause ms (range)':>24} {'pause/it':>8} "
         f"{'quiet':>7} {'slowdown':>9} {'completion':>10} {'restart':>9} {'restart/pause':>13}"
@@ -281,7 +281,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw pauses and restarts, medians and ranges, beside an iteration and what nothing looks like."""
+    """Draw medians and ranges of pauses and restarts, beside an iteration and the noise."""
     pyplot = plotting()
     figure, axes = pyplot.subplots(
         1, len(results), figsize=(4 * len(results) + 0.5, 4.5), sharey=True, squeeze=False, layout="constrained"
@@ -307,16 +307,16 @@ def draw(results: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's values."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1,10,100", metavar="M,...", help="million parameters, joined by commas")
     parser.add_argument("--repeats", type=positive, default=None, help="times each operation is measured")
-    parser.add_argument("--optimizer", default="sgd", help="of the servers; its slots move with the partitions")
+    parser.add_argument("--optimizer", default="sgd", help="optimizer; its slots move with the partitions")
     parser.add_argument("--no-restarts", action="store_true", help="leave stop-and-restart out")
-    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="1 M parameters once, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="1 million parameters once: check that it works")
     parser.add_argument("--keep", type=Path, help="keep jobs and logs in this folder")
     arguments = parser.parse_args(argv)
     if arguments.redraw and not arguments.picture:
@@ -325,7 +325,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def summary(results: Sequence[dict[str, Any]], optimizer: str) -> dict[str, Any]:
-    """Return the results with what they were measured on."""
+    """Return the results with a description of the machine."""
     return {
         "machine": machine(),
         "job": {
@@ -360,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.append(measure(scale, data, arguments.optimizer, not arguments.no_restarts))
             say(table(results[-1:]))
             if arguments.output:
-                # After each size: the larger ones take long.
+                # After each size, because the larger ones take long.
                 write_json(arguments.output, json.dumps(summary(results, arguments.optimizer), indent=1))
     text = json.dumps(summary(results, arguments.optimizer), indent=1)
     if arguments.picture:

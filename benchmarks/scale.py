@@ -1,13 +1,12 @@
-"""What a job costs as it grows: messages, bytes and processor time of its members, memory of its servers, its start.
+"""Measure the cost of larger jobs: messages, bytes and processor time of members, memory of servers, time to start.
 
     python benchmarks/scale.py [--only traffic,cpu,memory,reproducible,start] [--a9a DIR] [--output out.json]
         [--quick] [--largest]
 
-``traffic`` and ``cpu`` compare a run with a longer one of the same job: what the iterations between them cost has
-nothing of start and end in it.  Messages and bytes are predicted by a formula (``scale_predict.py``) and counted by the
-members themselves.  Everything takes four minutes on two quiet cores.  ``--largest`` trains 400 million parameters as
-well and needs 12 GB; on a busy machine its memory is all that means anything.  JSON goes to standard output, a table to
-standard error.
+``traffic`` and ``cpu`` compare a run with a longer one of the same job, so that start and end cancel out.  A formula
+(``scale_predict.py``) predicts messages and bytes; the members count them.  All parts take four minutes on two quiet
+cores.  ``--largest`` also trains 400 million parameters, in 12 GB; on a busy machine only its memory is meaningful.
+JSON goes to standard output, a table to standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path.insert(0, str(ROOT))
 
@@ -60,26 +59,26 @@ CPU_PARTITIONS = 12
 SMALL, MIDDLE, LARGE, LARGEST = 102_400, 10_240_000, 100_000_000, 400_000_000
 ITERATIONS = (6, 18)
 COUNTS = ("messages_out", "bytes_out", "messages_in", "bytes_in")
-#: A prediction of bytes leaves out how long the numbers in headers are.
+#: Tolerance of a prediction of bytes, which ignores the length of numbers in headers.
 BYTES_TOLERANCE = 0.01
-#: A worker that has not been granted the next clock when it pushes pulls by a message of its own; at the start some do.
+#: Tolerance of messages: a worker that pushes before it may start the next clock pulls in a separate message.
 MESSAGES_TOLERANCE = 0.05
 MEMORY_BAR, REPRODUCIBLE_BAR, START_BAR_S, LARGEST_BAR_GB = 1.2, 0.05, 1.5, 12.0
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where the jobs run, and how long to wait for quiet."""
+    """The folder of the jobs, and how long to wait for a quiet machine."""
 
     home: Path
     data: Path
     patience_s: float
     quick: bool
-    #: Folder of a9a.gz and a9a.t.gz, where there is one.
+    #: Folder of a9a.gz and a9a.t.gz, if given.
     a9a: Path | None
 
     def dense(self, parameters: int, **more: object) -> dict[str, object]:
-        """Return the settings of a dense job whose model has so many parameters."""
+        """Return the settings of a dense job."""
         return {
             "model": f"{ROOT / 'benchmarks' / 'big_model.py'}:TiledLinear",
             "model_options": json.dumps({"num_parameters": parameters}),
@@ -88,7 +87,7 @@ class Bench:
             "format": "csv",
             "label_column": "last",
             "optimizer": "sgd",
-            # protection.py has what a follower costs.
+            # protection.py measures the cost of followers.
             "followers": 0,
             **more,
         }
@@ -108,7 +107,7 @@ def write_data(path: Path) -> None:
 
 
 def per_iteration(short: Ran, long: Ran, kind: str) -> dict[str, float]:
-    """Return what a member of a kind counted in an iteration, on average."""
+    """Return the average counts of a member of ``kind`` in an iteration."""
     iterations = long.report["clock"] - short.report["clock"]
 
     def total(ran: Ran, what: str) -> float:
@@ -161,7 +160,7 @@ def _rounded(values: Traffic) -> dict[str, float]:
 
 
 def cpu(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
-    """Measure the processor time that members need for each GB of pushes and pulls, arithmetic included."""
+    """Measure the processor time of members for each GB of pushes and pulls, including arithmetic."""
     rows, bars = [], []
     parameters = SMALL * 10 if bench.quick else MIDDLE
     for workers, servers, van in ((2, 1, "auto"), (2, 1, "tcp"), (4, 2, "auto")):
@@ -187,7 +186,7 @@ def cpu(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def memory(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
-    """Compare a server's memory with what it has to hold."""
+    """Compare the memory of a server with the data that it must hold."""
     parameters = 10_000_000 if bench.quick else LARGE
     results: dict[str, Any] = {"parameters": parameters}
     bars = []
@@ -214,7 +213,7 @@ def memory(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def largest(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
-    """Train the largest model that is promised, and look at the memory of all processes together."""
+    """Train the largest supported model; return the memory of all processes together."""
     say(f"memory: {LARGEST / 1e6:g} M parameters")
     settings = bench.dense(LARGEST, workers=1, servers=1, splits=2, iterations=4)
     ran = run_job(bench.home, "largest", settings, memory=True)
@@ -231,7 +230,7 @@ def largest(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def reproducible(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
-    """Compare iterations of jobs whose sums do not depend on who computes what with those of jobs whose sums may."""
+    """Compare iterations with reproducible sums and with plain ones."""
     jobs = {
         "dense, 1 M parameters": bench.dense(SMALL * 10, splits=4, workers=2, servers=1, iterations=80),
         "dense, 10 M parameters": bench.dense(MIDDLE, splits=4, workers=2, servers=1, iterations=24),
@@ -283,7 +282,7 @@ def start(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def table(result: dict[str, Any], bars: Sequence[Bar]) -> str:
-    """Return the results for people."""
+    """Return the results as a table."""
     lines = []
     if "traffic" in result:
         lines.append(f"\n{'size':>6} {'member':<7} {'messages/it':>11} {'predicted':>9} {'bytes out/it':>13} "
@@ -345,21 +344,21 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's values."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, joined by commas (default: all)")
-    parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="for waiting until others are quiet")
-    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="limit of all waits for quiet")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--a9a", type=Path, help="folder of a9a.gz and a9a.t.gz; without it no start is measured")
     parser.add_argument("--keep", type=Path, help="keep jobs and logs in this folder")
-    parser.add_argument("--quick", action="store_true", help="small and once: does it work?")
+    parser.add_argument("--quick", action="store_true", help="small and once: check that it works")
     parser.add_argument("--largest", action="store_true", help="also train 400 million parameters (12 GB)")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     arguments = parse_arguments(argv)
     end_in_order()
     result: dict[str, Any] = {"machine": machine()}

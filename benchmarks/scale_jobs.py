@@ -1,4 +1,4 @@
-"""Jobs as a user starts them, and what they left: report, logs, traffic of each member, memory while they ran."""
+"""Run jobs with ``eps run`` and collect report, logs, traffic of each member and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.peers_watch import RunError, Watch, descendants, wait_until_quie
 
 TIMEOUT_S = 560.0
 MEMORY_SAMPLE_S = 0.15
-#: Iterations that a job needs before its speed is steady.
+#: Iterations before the speed of a job is steady.
 SETTLING = 3
 _TRAFFIC = re.compile(
     r"(?P<kind>[WS])\[(?P<name>[^]]+)\] data plane: (\d+) messages of (\d+) bytes out, (\d+) of (\d+) in; ([\d.]+) s"
@@ -31,7 +31,7 @@ _ROLE = re.compile(r" ([WS])\[[^]]+\] M ready")
 
 @dataclass(frozen=True)
 class Member:
-    """What a worker or a server counted, from its start to its end."""
+    """The counts of a worker or server, from its start to its end."""
 
     kind: str
     name: str
@@ -44,10 +44,10 @@ class Member:
 
 @dataclass
 class Memory:
-    """Largest memory of a job's processes that was seen."""
+    """Largest observed memory of a job's processes."""
 
-    #: Log file of a process -> largest (memory of its own, Pss, Rss).  Its own is anonymous memory and the segments of
-    #: shared memory that it made; Pss divides what processes share by their number.
+    #: Log file of a process -> largest (own memory, Pss, Rss).  Own memory is anonymous memory and the segments of
+    #: shared memory that the process created.  Pss divides shared memory by the number of processes.
     peaks: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     total_pss_bytes: int = 0
     #: At the time of the largest sum: log file -> Pss.
@@ -56,19 +56,19 @@ class Memory:
 
 @dataclass
 class Ran:
-    """A job that has ended."""
+    """The results of an ended job."""
 
     directory: Path
     report: dict[str, Any]
     members: list[Member]
     memory: Memory
-    #: When the command was started, on the wall clock.
+    #: Wall-clock time at which the command was started.
     began_s: float
     foreign_cores: float
 
     @property
     def iteration_s(self) -> list[float]:
-        """Lengths of the iterations, the first ones left out."""
+        """Durations of the iterations without the first ones."""
         seconds = [entry["seconds"] for entry in self.report["history"]]
         return [b - a for a, b in pairwise(seconds)][SETTLING:]
 
@@ -99,12 +99,12 @@ def flags(settings: Mapping[str, object]) -> list[str]:
 
 
 def run_job(home: Path, name: str, settings: Mapping[str, object], *, memory: bool = False) -> Ran:
-    """Run ``eps run`` and return what it left.
+    """Run ``eps run`` and return its results.
 
     Raises
     ------
     RunError
-        It failed.
+        The job failed.
     """
     command = [sys.executable, "-m", "eps", "run", "--quiet", "--name", name, *flags(settings)]
     directory = home / "jobs" / name
@@ -132,7 +132,7 @@ def run_job(home: Path, name: str, settings: Mapping[str, object], *, memory: bo
 
 
 def quiet_job(run: Callable[[], Ran], patience_s: float, tries: int = 3) -> Ran:
-    """Run a job while others leave the machine alone; of several tries the quietest counts."""
+    """Run a job while the machine is quiet; the quietest of several attempts counts."""
     deadline = time.monotonic() + patience_s
     found: list[Ran] = []
     while len(found) < tries:
@@ -154,7 +154,7 @@ def _members(directory: Path) -> list[Member]:
 
 
 class _MemorySampler:
-    """Looks at the memory of a command and all its descendants."""
+    """Samples the memory of a command and all its descendants."""
 
     def __init__(self, root: int, memory: Memory) -> None:
         self._root = root
@@ -168,9 +168,9 @@ class _MemorySampler:
             now: dict[str, int] = {}
             for pid in (self._root, *descendants(self._root)):
                 with suppress(OSError):
-                    # A process's standard error is its log file, so that this is its name.
+                    # The standard error of a process is its log file, which names the member.
                     name = os.path.basename(os.readlink(f"/proc/{pid}/fd/2"))
-                    # Whoever has none is the pool of processes that a job's members come from.
+                    # A process without one belongs to the pool from which members are forked.
                     name = {"null": "no log"}.get(name, name) if pid != self._root else "command"
                     own, pss, rss = _memory_of(pid)
                     now[name] = now.get(name, 0) + pss
@@ -197,7 +197,7 @@ def _memory_of(pid: int) -> tuple[int, int, int]:
         if os.readlink(entry.path).startswith("/memfd:"):
             found = os.stat(entry.path)
             segments.setdefault(found.st_ino, []).append(found.st_blocks * 512)
-    # Who made a segment has it open twice, by its own descriptor and by that of Python's mapping; a peer has only the
-    # latter.
+    # The creator of a segment has it open twice, by its own descriptor and by that of Python's mapping; a peer has only
+    # the latter.
     made = sum(sizes[0] for sizes in segments.values() if len(sizes) > 1)
     return values["Pss_Anon:"] + made, values["Pss:"], values["Rss:"]

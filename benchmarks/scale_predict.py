@@ -1,6 +1,6 @@
-"""What a dense synchronous iteration sends, by a formula: members exchange with members, never through a third.
+"""Predict the traffic of a dense synchronous iteration by a formula.
 
-Each worker has one exchange with each server, cut into messages at :data:`~eps.worker.push_pull.MESSAGE_BYTES`.  So a
+Each worker has one exchange with each server, split into messages of :data:`~eps.worker.push_pull.MESSAGE_BYTES`.  So a
 worker's messages grow with the servers, a server's with the workers, and a worker's bytes with neither.
 """
 
@@ -13,9 +13,9 @@ from eps.ml.layout import MAX_BLOCK_KEYS, MIN_BLOCKS
 from eps.worker.push_pull import MESSAGE_BYTES
 
 VALUE_BYTES = 4
-#: Of a block: its largest magnitude in a push (float32), its exponent in a pull (int16).
+#: Bytes for each block: its largest magnitude in a push (float32), its exponent in a pull (int16).
 MAXIMUM_BYTES, EXPONENT_BYTES = 4, 2
-#: About what the protobuf headers take: of a message, and of each part (a push names each of its splits too).
+#: Approximate bytes of the protobuf headers: of a message, and of each part (a push also names its splits).
 MESSAGE_HEADER_BYTES = 4
 PUSH_BYTES, PULL_BYTES, PUSHED_BYTES, PULLED_BYTES = 11, 6, 6, 8
 
@@ -33,7 +33,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a member sends and receives in an iteration, on average over the members of its kind."""
+    """Traffic of a member in an iteration, on average over the members of its kind."""
 
     messages_out: float
     bytes_out: float
@@ -54,7 +54,7 @@ def partition_sizes(shape: Shape) -> list[tuple[int, int]]:
 
 
 def messages_to_one_server(keys: list[int]) -> int:
-    """Return into how many messages an exchange about partitions of so many keys is cut."""
+    """Return the number of messages in an exchange about partitions of these sizes."""
     messages, size_bytes = 0, MESSAGE_BYTES
     for count in keys:
         if size_bytes >= MESSAGE_BYTES:
@@ -64,14 +64,14 @@ def messages_to_one_server(keys: list[int]) -> int:
 
 
 def predicted(shape: Shape) -> tuple[Traffic, Traffic]:
-    """Return what a worker and a server send and receive in an iteration.
+    """Return the traffic of a worker and of a server in an iteration.
 
     With P partitions of together n keys in b blocks, W workers, S servers, and c_s messages for server s::
 
         worker: messages = sum of c_s over S          out = 4 n + 4 b + headers    in = 4 n + 2 b + headers
         server: messages = W / S * sum of c_s         out = W / S * the workers' in, in = W / S * the workers' out
 
-    A model with BSP, pushed as sums on the grid, all blocks on it; every push accepted at once.
+    This holds under BSP, for pushes as sums with all blocks on the grid, if every push is accepted at once.
     """
     sizes = partition_sizes(shape)
     edges = [i * shape.partitions // shape.servers for i in range(shape.servers + 1)]
@@ -96,5 +96,5 @@ def predicted(shape: Shape) -> tuple[Traffic, Traffic]:
 
 
 def must_hold_bytes(parameters: int, slots: int) -> int:
-    """Return what one server of a dense synchronous job has to hold: parameters, slots, a sum, the clock before."""
+    """Return the bytes that a server of a dense BSP job must hold: parameters, slots, a sum, the clock before."""
     return VALUE_BYTES * parameters * (3 + slots)

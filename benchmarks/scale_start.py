@@ -1,4 +1,4 @@
-"""How long ``eps run`` takes from the shell to the end of the first iteration, and where that time goes."""
+"""Measure the time from the start of ``eps run`` to the end of the first iteration, and its parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AT_S = re.compile(r"'at_s': ([\d.]+)")
 
 
 def measure(home: Path, settings: Mapping[str, object], rounds: int, patience_s: float) -> dict[str, Any]:
-    """Return times of starts with the data set's cache empty (``cold``) and full (``warm``)."""
+    """Return the times of starts without the cached data set (``cold``) and with it (``warm``)."""
     found: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
     deadline = time.monotonic() + patience_s
     foreign = []
@@ -54,7 +54,7 @@ def measure(home: Path, settings: Mapping[str, object], rounds: int, patience_s:
 
 
 def milestones(ran: Ran) -> dict[str, float]:
-    """Return when what had happened, in seconds after the command was started; from the files that the job left."""
+    """Return the seconds from the start of the command to each milestone, from the job's files."""
     directory, began_s = ran.directory, ran.began_s
     master = (directory / "logs" / "master.log").read_text(encoding="utf-8").splitlines()
     master_began_s, registered_s = 0.0, 0.0
@@ -85,7 +85,7 @@ def milestones(ran: Ran) -> dict[str, float]:
 
 
 def _after(line: str, began_s: float) -> float:
-    """Return the seconds from ``began_s`` to a log line, which has the time of day alone."""
+    """Return the seconds from ``began_s`` to a log line, which has only the time of day."""
     match = _LOG_TIME.match(line)
     if match is None:
         return 0.0
@@ -96,9 +96,9 @@ def _after(line: str, began_s: float) -> float:
 
 
 def imports(home: Path, settings: Mapping[str, object], count: int = 14) -> dict[str, Any]:
-    """Return the imports that take longest: milliseconds without what they import, by package and process.
+    """Return the slowest imports: milliseconds without nested imports, by package and process.
 
-    Timing makes importing slower, by about a third.
+    The timing slows imports by about a third.
     """
     name = "start-imports"
     command = [sys.executable, "-m", "eps", "run", "--quiet", "--name", name, *flags(settings)]
@@ -113,7 +113,7 @@ def imports(home: Path, settings: Mapping[str, object], count: int = 14) -> dict
         for line in text.splitlines():
             match = _IMPORT.match(line)
             if match:
-                # Of what is not ours, the package says enough.
+                # For other packages, only the top package.
                 parts = match[4].split(".")
                 package = ".".join(parts[: 3 if parts[0] == "eps" else 2 if parts[0] in ("google", "scipy") else 1])
                 packages[package] = packages.get(package, 0.0) + int(match[1]) / 1000

@@ -1,14 +1,13 @@
-"""How fast sweeps are simulated: the paper's cluster under every policy, and 10,000 nodes with 100,000 jobs.
+"""Measure the speed of the simulator: the paper's cluster under every policy, and 10,000 nodes with 100,000 jobs.
 
     python benchmarks/simulator.py                        # some minutes: 10,000 nodes, elastic and static
     python benchmarks/simulator.py --output simulator.json
-    python benchmarks/simulator.py --quick                # 500 nodes, 5,000 jobs: does it work?
+    python benchmarks/simulator.py --quick                # 500 nodes, 5,000 jobs: check that it works
 
-The large cluster gets sweeps as the paper's (:mod:`hscheduler.simulator.paper`): 75 jobs each, with exponential gaps of
-the mean that the paper's have; sweeps begin at random, as often as the default parameter server just keeps up with:
-as many jobs are asked for as fit the nodes.  Every run has a process of its own on one core.  ``seconds`` are that
-process's own, from its first import of the simulator to the complete report: what it takes where nobody else uses the
-core; ``wall_s`` is what went by meanwhile.  Memory is the largest that the process ever had.
+The large cluster runs sweeps like the paper's (:mod:`hscheduler.simulator.paper`): 75 jobs each, with exponential gaps
+of the same mean.  Sweeps begin at random times, at the highest rate with which the default parameter server keeps up.
+Each run has its own process on one core.  ``seconds`` is the processor time of that process, from its first import of
+the simulator to the report; ``wall_s`` is the elapsed time.  Memory is the peak of the process.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ PAPER_POLICIES = ("elastic", "static", "static-stop", "kill", "priority")
 
 
 def sweeps_of(nodes: int, jobs: int, seed: int) -> list[Any]:
-    """Return the large cluster's jobs, by arrival."""
+    """Return the jobs of the large cluster, sorted by arrival."""
     from hscheduler.core.jobs import JobRequest
     from hscheduler.simulator import paper
     from hscheduler.simulator.workload import Arrival, SimulatedJob, qualities
@@ -77,7 +76,7 @@ def sweeps_of(nodes: int, jobs: int, seed: int) -> list[Any]:
 
 
 def large(policy: str, nodes: int, jobs: int, seed: int) -> dict[str, Any]:
-    """Simulate the large cluster in this process; return what it took and what came of it."""
+    """Simulate the large cluster in this process; return the cost and the result."""
     began_s, wall_s = time.process_time(), time.perf_counter()
     from hscheduler.core.jobs import Direction
     from hscheduler.policies import POLICIES
@@ -137,7 +136,7 @@ def _child(connection: Any, function: str, arguments: tuple[Any, ...]) -> None:
 
 
 def alone(function: str, *arguments: Any) -> dict[str, Any]:
-    """Return what a function of this file returns in a process with one core of its own."""
+    """Call a function of this file in a new process on one core; return its result."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(its, function, arguments))
@@ -150,21 +149,21 @@ def alone(function: str, *arguments: Any) -> dict[str, Any]:
 
 
 def bars(found: dict[str, dict[str, Any]], note: str) -> Iterator[Bar]:
-    """Yield the promises for the large cluster."""
+    """Yield the bars for the large cluster."""
     for policy, result in found.items():
         yield Bar(f"{policy}, seconds", result["seconds"], MOST_S, at_least=False, note=note)
         yield Bar(f"{policy}, GiB", result["peak_gib"], MOST_GIB, at_least=False, note=note)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept."""
+    """Run the benchmark; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=positive, default=10_000)
     parser.add_argument("--jobs", type=positive, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--policies", default=",".join(LARGE_POLICIES), help="on the large cluster")
-    parser.add_argument("--quick", action="store_true", help="500 nodes, 5,000 jobs: does it work?")
-    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
+    parser.add_argument("--policies", default=",".join(LARGE_POLICIES), help="policies for the large cluster")
+    parser.add_argument("--quick", action="store_true", help="500 nodes, 5,000 jobs: check that it works")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     arguments = parser.parse_args(argv)
     nodes, jobs = (500, 5_000) if arguments.quick else (arguments.nodes, arguments.jobs)
     found = {}

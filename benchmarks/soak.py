@@ -1,21 +1,20 @@
-"""Does a job that changes its size every few seconds stay as small as it began?
+"""Soak test: a job that is resized every few seconds must not grow.
 
     python benchmarks/soak.py --minutes 60 [--every-s 3] [--output out.json]
     python benchmarks/soak.py --minutes 2 --quick
 
 A small job trains while workers and servers are added and removed in turn.  Memory, descriptors, threads and
-shared-memory segments of its long-lived processes (supervisor, job master, the first worker and the first server) are
-sampled, and those of the last quarter compared with those of the second: the first is when caches fill.
+shared-memory segments of its long-lived processes are sampled: supervisor, job master, first worker and first server.
+The last quarter of the samples is compared with the second, because caches fill during the first.
 
-Memory is what is resident without files, shared or not.  The processes are forked, so that they share most of it at
-first, and copy a page when they first write to it; that makes no page more in any of them.  The proportional set size
-counts it as growth; it is given beside, without a bar.  The job master keeps what was measured at every clock.
+Memory is resident memory without files, shared or not.  The processes are forked and share pages until they write to
+them.  Such a copy is no growth of resident memory, but of the proportional set size, which is reported without a bar.
+The job master's history grows with every clock.
 
-A value is flat where its median over the last quarter is at most so many times that over the second, or larger by so
-little that it says nothing: memory 1.1 times or 8 MiB, descriptors 1.1 times or 8, threads 1.1 times or 4, shared
-segments 1.2 times or 6.
+A value is flat if its median over the last quarter exceeds that over the second by at most a factor or an amount:
+memory 1.1 times or 8 MiB, descriptors 1.1 times or 8, threads 1.1 times or 4, shared segments 1.2 times or 6.
 
-JSON goes to standard output, a table to standard error; the exit code is 1 where something grew.
+JSON goes to standard output, a table to standard error; the exit code is 1 if a value grew.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# Processes of the jobs import this folder too.
+# For the processes of the jobs, which import from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
@@ -46,14 +45,14 @@ from eps.job.client import Job  # noqa: E402
 from eps.storage.atomic import read_json  # noqa: E402
 
 CHANGES = (("add_workers", 1), ("add_servers", 1), ("remove_workers", 1), ("remove_servers", 1))
-#: Largest growth from the second quarter to the last, of each value.
+#: Largest allowed factor from the second quarter to the last, for each value.
 MOST_GROWTH = {"memory_bytes": 1.1, "descriptors": 1.1, "threads": 1.1, "segments": 1.2}
-#: Growth by less than this is nothing: a cache line more, a connection that has not been closed yet.
+#: Allowed amount: a connection that is not closed yet is no growth.
 SLACK = {"memory_bytes": 8 << 20, "descriptors": 8, "threads": 4, "segments": 6}
 
 
 def sample(pid: int) -> dict[str, int]:
-    """Return what a process holds now."""
+    """Return memory, descriptors, threads and segments of a process."""
     folder = Path("/proc") / str(pid)
     links = []
     for entry in os.scandir(folder / "fd"):
@@ -70,7 +69,7 @@ def sample(pid: int) -> dict[str, int]:
 
 
 def _values(path: Path) -> dict[str, int]:
-    """Return the numbers in a file of ``/proc`` that has a name and a value in each line."""
+    """Return the values in a file of ``/proc`` with a name and a number in each line."""
     found = {}
     for line in path.read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")
@@ -90,7 +89,7 @@ def long_lived(job: Job) -> dict[str, int]:
 
 
 def soak(minutes: float, every_s: float, parameters: float) -> dict[str, Any]:
-    """Change a job's size for some minutes; return what its processes held."""
+    """Resize a job for some minutes; return the samples of its processes."""
     home = Path(tempfile.mkdtemp(prefix="eps-soak-"))
     os.environ["EPS_HOME"] = str(home / "home")
     write_data(home / "data.csv")
@@ -150,7 +149,7 @@ def compare(found: list[dict[str, int]]) -> dict[str, Any]:
 
 
 def row(process: str, key: str, value: dict[str, Any]) -> str:
-    """Return what became of one value, for people."""
+    """Return one value as a row of the table."""
     verdict = {True: "flat", False: "GREW", None: "not judged"}[value.get("flat")]
     most = f"flat: at most {MOST_GROWTH[key]:g} times, or {SLACK[key]} more" if key in MOST_GROWTH else "no bar"
     change = f"{value['second_quarter']:.0f} -> {value['last_quarter']:.0f}"
@@ -161,10 +160,10 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--every-s", type=float, default=3.0, help="seconds from one change to the next, at least")
-    parser.add_argument("--parameters", type=float, default=0.2, help="millions")
-    parser.add_argument("--output", type=new_file, help="write the JSON there, too")
-    parser.add_argument("--quick", action="store_true", help="half a minute: does it work?")
+    parser.add_argument("--every-s", type=float, default=3.0, help="least seconds between changes")
+    parser.add_argument("--parameters", type=float, default=0.2, help="millions of parameters")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
+    parser.add_argument("--quick", action="store_true", help="half a minute: check that it works")
     args = parser.parse_args()
     end_in_order()
     result = soak(0.5 if args.quick else args.minutes, args.every_s, args.parameters)

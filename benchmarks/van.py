@@ -1,20 +1,20 @@
-"""The vans against bare sockets and against copying memory, two processes on one machine.
+"""Compare EPS's transports (vans) with bare sockets and with copying memory, between two processes on one machine.
 
     python benchmarks/van.py [--sizes 40,400] [--rounds 12] [--output out.json] [--picture out.png] [--quick]
 
-Large: an array of float32 there (push) or here (pull) as one message, back to back.  Small: 100 floats there and back.
-The requesting thread reads each reply itself, as a worker's does (`Replies`).
-Mutual proof: the same with and without it.  JSON goes to standard output, a table to standard error.
+Large messages: an array of float32 is pushed or pulled as one message, back to back.  Small messages: a round trip of
+100 floats.  The requesting thread reads each reply itself, like a worker's (`Replies`).  Both are also measured with
+and without mutual authentication.  JSON goes to standard output, a table to standard error.
 
-A variant is compared with what was measured beside it in the same round: medians of these ratios are what the bars are
-about.  Of two ways to use a bare socket (in pieces of 1 MB, or all in one call with MSG_WAITALL), the one with the
-better median counts.  An ordinary array that is copied into shared memory and out of it again has no bar: two copies,
-one after the other, have half the speed of one at most.  What the token costs is "within noise" where two connections
-without one differ by more than the bar allows.
+A variant is compared with the reference measured next to it in the same round; the bars are for medians of these
+ratios.  A bare socket is used in two ways, in pieces of 1 MB or in one call with MSG_WAITALL; the one with the better
+median counts.  An ordinary array that is copied into shared memory and out again has no bar: two copies reach at most
+half the speed of one.  The cost of the token is "within noise" if two connections without it differ by more than the
+bar.
 
-    python benchmarks/van.py --redraw van.json --picture van.png     # draws what was measured before
+    python benchmarks/van.py --redraw van.json --picture van.png     # draw an earlier result
 
-The exit code is 1 where a bar is missed, but with --quick 0: two rounds on a busy machine say nothing about bars.
+The exit code is 1 if a bar is missed; with --quick it is 0, because two rounds are too few for bars.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from benchmarks.bench_common import (  # noqa: E402
 from eps.net.arrays.memory import tune_malloc  # noqa: E402
 
 LARGE_BAR, SHM_BAR, SMALL_BAR, AUTHENTICATION_BAR = 0.9, 0.6, 1.5, 1.01
-#: Not one of the promises, and why.
+#: Variants without a bar, and why.
 TWO_COPIES = "shm, ordinary, copied out"
 TWO_COPIES_NOTE = "no bar: two copies, one after the other, have half the speed of one at most"
-#: What is drawn of small round trips, and what its bar is measured by.
+#: Variants in the picture of small round trips, and the reference of their bars.
 ROUND_TRIPS = (("tcp", "raw tcp"), ("unix", "raw unix"), ("shm", "raw unix"))
 
 
@@ -68,7 +68,7 @@ def paired(a: dict[str, Any], b: dict[str, Any]) -> float:
 
 
 def large_bars(size_mb: float, results: dict[str, Any]) -> list[Bar]:
-    """Return what is promised of large messages, and what was measured."""
+    """Return the bars of large messages with their measured values."""
     bars = []
     for direction in measure.DIRECTIONS:
         for transport in ("tcp", "unix"):
@@ -82,19 +82,19 @@ def large_bars(size_mb: float, results: dict[str, Any]) -> list[Bar]:
 
 
 def of_memcpy(size_mb: float, direction: str, variant: str, results: dict[str, Any]) -> tuple[str, float]:
-    """Return the name and the value of a way through shared memory, of copying memory."""
+    """Return (name, speed relative to copying memory) of a transport over shared memory."""
     value = paired(results[variant][direction]["gb_per_s"], results["memcpy"]["push"]["gb_per_s"])
     return f"{size_mb:g} MB {direction}, {variant} / memcpy", value
 
 
 def without_bars(size_mb: float, results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what is measured of large messages and was promised nowhere."""
+    """Return the measurements of large messages without a bar."""
     found = [of_memcpy(size_mb, direction, TWO_COPIES, results) for direction in measure.DIRECTIONS]
     return [{"name": name, "measured": value, "note": TWO_COPIES_NOTE} for name, value in found]
 
 
 def small_bars(results: dict[str, Any]) -> list[Bar]:
-    """Return what is promised of small messages."""
+    """Return the bars of small messages."""
     return [
         Bar(
             f"round trip, {van} / {raw}", paired(results[van]["median_us"], results[raw]["median_us"]), SMALL_BAR, False
@@ -104,7 +104,7 @@ def small_bars(results: dict[str, Any]) -> list[Bar]:
 
 
 def authentication_bars(small: dict[str, Any], results: dict[str, Any]) -> list[Bar]:
-    """Return what is promised of mutual proof on one host; the notes say what noise alone gives."""
+    """Return the bars of mutual authentication on one host; the notes have the noise."""
     push, ping = results["push_ms"], {name: entry["median_us"] for name, entry in small.items()}
     found = []
     for name, values, plain, again, proved in (
@@ -119,7 +119,7 @@ def authentication_bars(small: dict[str, Any], results: dict[str, Any]) -> list[
 
 
 def table(result: dict[str, Any], bars: Sequence[Bar]) -> str:
-    """Return the results for people."""
+    """Return the results as a table."""
     lines = []
     for size, variants in result["large"].items():
         lines.append(
@@ -154,7 +154,7 @@ def table(result: dict[str, Any], bars: Sequence[Bar]) -> str:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw speeds and round trips, each with what is promised of it."""
+    """Draw speeds and round trips, with their bars."""
     pyplot = plotting()
     sizes = result["large"]
     figure, axes = pyplot.subplots(1, len(sizes) + 1, figsize=(5.5 * (len(sizes) + 1), 4.5), squeeze=False)
@@ -167,7 +167,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _draw_large(axis: Any, variants: dict[str, Any]) -> None:
-    """Draw one size; what is not copied at all has no speed that would fit."""
+    """Draw one size, without variants that copy nothing, whose speed would not fit."""
     kept = [name for name in variants if not name.startswith("raw") and name != "shm, array of van.empty"]
     kept = [best_raw(variants, "tcp", "push"), best_raw(variants, "unix", "push"), *kept]
     for place, direction in enumerate(measure.DIRECTIONS):
@@ -204,21 +204,21 @@ def _draw_small(axis: Any, results: dict[str, Any]) -> None:
 
 
 def _mark(axis: Any, limit: float, own: dict[str, Any], base: dict[str, Any], place: float, half: float) -> None:
-    """Draw where a bar would have to end: ratios of each round are judged, not of the medians that are drawn."""
+    """Draw a mark at the bar; approximate, because a bar is for the ratios of rounds, not for the drawn medians."""
     value = own["median"] * limit / paired(own, base)
     axis.plot([value, value], [place - half, place + half], color="tab:red")
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's values."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description="Measure the vans against bare sockets and against copying memory.")
-    parser.add_argument("--sizes", default="40,400", metavar="MB,...", help="of large messages, joined by commas")
-    parser.add_argument("--rounds", type=positive, default=12, help="times that each case is measured")
-    parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="for waiting until others are quiet")
-    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--sizes", default="40,400", metavar="MB,...", help="sizes of large messages, joined by commas")
+    parser.add_argument("--rounds", type=positive, default=12, help="rounds; each measures every case once")
+    parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="limit of all waits for quiet")
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw this earlier result")
-    parser.add_argument("--quick", action="store_true", help="40 MB, two rounds, no waiting: does it work?")
+    parser.add_argument("--quick", action="store_true", help="40 MB, two rounds, no waits: check that it works")
     arguments = parser.parse_args(argv)
     if arguments.redraw and not arguments.picture:
         parser.error("--redraw needs --picture")
@@ -226,7 +226,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a bar is missed, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     arguments = parse_arguments(argv)
     if arguments.redraw:
         draw(json.loads(arguments.redraw.read_text(encoding="utf-8")), arguments.picture)
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and write what was found; return the exit code."""
+    """Measure and write the results; return the exit code."""
     sizes_mb = [40.0] if arguments.quick else [float(text) for text in arguments.sizes.split(",")]
     rounds = 2 if arguments.quick else arguments.rounds
     tune_malloc()

@@ -1,4 +1,4 @@
-"""The measurements of ``van.py``: what moves, over which transports, and how often."""
+"""The measurements of ``van.py``."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from eps.net.security.certificates import make_certificates
 
 TIMEOUT_S = 120.0
 SMALL_FLOATS = 100
-#: Large transfers of one variant before the next has its turn: many short turns, because a pair of processes keeps the
-#: cores that it happened to get for a while, and with them its speed.
+#: Large transfers of one variant before the next follows.  Few, because two processes keep their cores, and with them
+#: their speed, for a while.
 BURST_BYTES = 160_000_000
-#: Round trips of one variant before the next has its turn, and turns in a sample.
+#: Round trips of one variant before the next follows, and repetitions in a sample.
 BURST, TURNS = 200, 3
 WARM_UP = 10
 CONNECTS, UNARY_CALLS, STEADY_PUSHES = 8, 60, 12
@@ -58,7 +58,7 @@ NameT = TypeVar("NameT")
 
 @dataclass
 class Peer:
-    """The listening process, and what to connect to it with."""
+    """The listening process, and the credentials for connections to it."""
 
     process: subprocess.Popen[str]
     addresses: dict[str, Any]
@@ -67,7 +67,7 @@ class Peer:
 
     @classmethod
     def start(cls, scratch: Path) -> Peer:
-        """Make certificates and a token, start the process, and wait until it listens."""
+        """Create certificates and a token, start the process, and wait until it listens."""
         make_certificates(scratch / "tls")
         token = secrets.token_hex(16)
         settings = json.dumps({"tls": str(scratch / "tls"), "token": token})
@@ -129,7 +129,7 @@ def large(peer: Peer, sampler: Sampler, size_bytes: int, rounds: int) -> dict[st
 
 
 class _Large:
-    """(variant, direction) -> what moves one array."""
+    """(variant, direction) -> function that moves one array."""
 
     def __init__(self, peer: Peer, size_bytes: int) -> None:
         self.operations: dict[tuple[str, str], Operation] = {}
@@ -191,7 +191,7 @@ class _Large:
 
 
 def small(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
-    """Measure the round trip of a small array, all variants taking turns in bursts.
+    """Measure the round trip of a small array; the variants alternate in bursts.
 
     Returns
     -------
@@ -229,7 +229,7 @@ def small(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
 
 
 def authentication(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
-    """Measure what the token costs: connecting, a call of the control plane, and large pushes.
+    """Measure the cost of the token in connecting, in a call of the control plane, and in large pushes.
 
     Returns
     -------
@@ -299,12 +299,12 @@ def _in_turn(
     after: Operation | None = None,
     warm_up: int = 0,
 ) -> dict[NameT, list[_Turns]]:
-    """Time single operations; variants take turns within each sample, so that all see the same machine.
+    """Time single operations; the variants alternate within each sample, so that all see the same machine.
 
     Returns
     -------
     dict
-        variant -> for each round what its turns took.
+        variant -> for each round, the times of its operations.
     """
 
     def one_turn(operation: Operation, into: _Turns) -> None:
@@ -327,7 +327,7 @@ def _in_turn(
                 after()
         return found
 
-    # Whatever is imported or built at first use is not what is asked.
+    # Warm up: imports and connections at first use are not measured.
     for operation in operations.values():
         operation()
     if after is not None:

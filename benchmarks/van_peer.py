@@ -1,6 +1,6 @@
-"""The listening process of ``van.py``: every transport and its raw counterpart, answered by one process.
+"""The listening process of ``van.py``, for every transport and its raw counterpart.
 
-It writes where it listens as JSON on standard output, and ends when its standard input does.
+It prints its addresses as JSON on standard output, and exits when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from eps.net.calls import call as rpc  # noqa: E402
 from eps.net.security.credentials import NO_SECURITY, JobToken, Security, TlsFiles  # noqa: E402
 
 TRANSPORTS = ("tcp", "unix", "shm")
-#: A unary call of the control plane's kind, bytes in and bytes out.
+#: A unary call like those of the control plane, bytes in and bytes out.
 CALL_METHOD = "/eps.benchmark/Call"
-#: Header of a request: what, and bytes of the array to answer with.
+#: Header of a request: operation, and bytes of the array in the answer.
 REQUEST = struct.Struct("<BQ")
-#: PUSH: acknowledge.  PUSH_OUT: copy into an array of our own first.  PULL: an ordinary array.  PULL_EMPTY: one of
-#: ``van.empty``.  PING: what came.
+#: PUSH: acknowledge.  PUSH_OUT: copy into an own array first.  PULL: answer with an ordinary array.  PULL_EMPTY: answer
+#: with one of ``van.empty``.  PING: echo.
 PUSH, PUSH_OUT, PULL, PULL_EMPTY, PING = range(5)
 
 
 def securities(directory: Path, token: str) -> dict[str, Security]:
-    """Return how peers may know each other: not at all, as on one host (token and folder), as between hosts."""
+    """Return the kinds of authentication: none, as on one host (token and folder), as between hosts."""
     job_token = JobToken.from_hex(token)
     return {
         "open": NO_SECURITY,
@@ -58,7 +58,7 @@ def register(server: grpc.Server) -> None:
 
 
 class Memory:
-    """Arrays by size and kind, filled once: whoever asks again gets the same, with warm pages."""
+    """Arrays by size and kind, reused so that their pages are warm."""
 
     def __init__(self) -> None:
         self._ordinary: dict[int, np.ndarray] = {}
@@ -80,7 +80,7 @@ class Memory:
 
 
 def handler_of(van: Van, memory: Memory) -> Handler:
-    """Return what answers the requests of :mod:`benchmarks.van`."""
+    """Return the handler of the requests of :mod:`benchmarks.van`."""
 
     def handle(message: Message, reply: ReplyTo) -> None:
         what, size_bytes = REQUEST.unpack(message.header)
@@ -99,7 +99,7 @@ def handler_of(van: Van, memory: Memory) -> Handler:
 
 
 def main() -> int:
-    """Listen everywhere and wait."""
+    """Listen on all transports until standard input is closed."""
     tune_malloc()
     settings: dict[str, Any] = json.loads(sys.argv[1])
     memory = Memory()

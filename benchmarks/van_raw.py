@@ -1,4 +1,4 @@
-"""What the vans are measured against: the same bytes over a bare socket in Python, without ids, checks or threads."""
+"""The reference of the vans: the same bytes over a bare socket in Python, without ids, checks or threads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 MIB = 1 << 20
-#: A command: what, bytes to move, most bytes in one call (0: no limit), whether to wait for all of them in one call.
+#: A command: operation, bytes to move, most bytes in one call (0: no limit), whether one call waits for all of them.
 _COMMAND = struct.Struct("<BQQB")
 _PUSH, _PULL, _ECHO = 1, 2, 3
 _LENGTH = struct.Struct("<I")
-#: (most bytes in one call, wait for all): what is tried, and the best counts.
+#: Variants as (most bytes in one call, wait for all); the best counts.
 MODES = {"1 MB pieces": (MIB, False), "whole": (0, True)}
 DEADLINE_S = 30.0
 
@@ -51,7 +51,7 @@ def _receive(sock: socket.socket, view: memoryview, most: int, wait: bool) -> No
 
 
 def push(sock: socket.socket, array: np.ndarray, mode: str) -> None:
-    """Send an array and wait for a byte that says it has come."""
+    """Send an array and wait for a byte as acknowledgement."""
     most, wait = MODES[mode]
     sock.sendall(_COMMAND.pack(_PUSH, array.nbytes, most, wait))
     _send(sock, array.view(np.uint8).data, most)
@@ -59,14 +59,14 @@ def push(sock: socket.socket, array: np.ndarray, mode: str) -> None:
 
 
 def pull(sock: socket.socket, into: np.ndarray, mode: str) -> None:
-    """Ask for as many bytes as ``into`` has, and receive them there."""
+    """Request as many bytes as ``into`` has, and receive them there."""
     most, wait = MODES[mode]
     sock.sendall(_COMMAND.pack(_PULL, into.nbytes, most, wait))
     _receive(sock, into.view(np.uint8).data, most, wait)
 
 
 class Echo:
-    """A length-prefixed frame with an array there and back, with a deadline at both ends."""
+    """A round trip of a length-prefixed frame with an array, with a deadline at both ends."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.sendall(_COMMAND.pack(_ECHO, 0, 0, False))
@@ -74,7 +74,7 @@ class Echo:
         self._sock = sock
 
     def round_trip(self, array: np.ndarray) -> np.ndarray:
-        """Send ``array`` and return what comes back, an array of its own."""
+        """Send ``array`` and return the echo as a new array."""
         _send_frame(self._sock, array)
         return _receive_frame(self._sock)
 
@@ -121,7 +121,7 @@ def _answer(sock: socket.socket, memory: Callable[[int], np.ndarray]) -> None:
                     try:
                         _send_frame(sock, _receive_frame(sock))
                     except TimeoutError:
-                        # Nothing was asked for a while: other variants have their turn.
+                        # Idle: other variants are being measured.
                         continue
             view = memory(size_bytes).view(np.uint8).data
             if what == _PUSH:

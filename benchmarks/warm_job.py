@@ -1,7 +1,7 @@
-"""Jobs whose job master waits, imported and forked, for a word of the benchmark.
+"""Jobs whose job master is already imported and forked, and waits for a signal of the benchmark.
 
-A stop-and-restart is then not charged for starting Python: its containers come from a warm pool, as those of a change
-of size do.
+So a stop-and-restart is not charged for starting Python: its containers come from a warm pool, like those of a change
+of size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SAMPLE_S = 0.25
 
 
 def run_when_told(context: ContainerContext) -> int:
-    """Entry point of the job master's process: wait for the word, note the time, be the job master."""
+    """Entry point of the job master's process: wait for the signal, record the time, run the job master."""
     from eps.master.main import run
 
     with open(context.job_dir / _GO_FIFO, "rb") as go:
@@ -47,12 +47,12 @@ def run_when_told(context: ContainerContext) -> int:
 
 
 class WarmJob:
-    """One job, from its warm job master to its report.
+    """A job with a warm job master.
 
     Parameters
     ----------
     name : str
-        Under ``EPS_HOME``, which the caller has set.
+        Name of the job under ``EPS_HOME``, which the caller has set.
     """
 
     def __init__(self, name: str) -> None:
@@ -75,7 +75,7 @@ class WarmJob:
             if self._handle.poll() is not None:
                 raise ResourceError(f"the supervisor of {self.job_dir.name} ended before its job began")
             try:
-                # Succeeds once the job master has opened the other end.
+                # This succeeds once the job master has opened the other end.
                 return os.open(self.job_dir.path / _GO_FIFO, os.O_WRONLY | os.O_NONBLOCK)
             except OSError as error:
                 if error.errno != errno.ENXIO:
@@ -84,7 +84,7 @@ class WarmJob:
         raise DeadlineError(f"the job master of {self.job_dir.name} was not warm within {WARM_DEADLINE_S:g} s")
 
     def go(self, settings: Mapping[str, Any], init: Path | None = None) -> None:
-        """Say what to train, from which exported model, and begin."""
+        """Start the training, from an exported model if given."""
         spec = JobSpec.from_dict({**settings, "init": str(init) if init else ""})
         runtime = make_runtime(self.job_dir, spec)
         if init is not None:
@@ -112,13 +112,13 @@ class WarmJob:
 
     @property
     def started_s(self) -> float:
-        """When the job master began, on the monotonic clock of the machine; times of the report count from it."""
+        """Start of the job master on the machine's monotonic clock, from which times of the report count."""
         values = json.loads((self.job_dir.path / _STARTED_FILE).read_text(encoding="utf-8"))
         return float(values["monotonic_s"])
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Largest sum of the memory of the job's processes that was seen."""
+        """Largest observed sum of the memory of the job's processes, in bytes."""
         return self._memory.peak_bytes
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def prepare_data(spec: JobSpec) -> DatasetInfo:
 
 
 def make_runtime(job_dir: JobDir, spec: JobSpec) -> Runtime:
-    """Return what the processes of a job are told."""
+    """Return the runtime of a job."""
     info = prepare_data(spec)
     shape = shape_of(info)
     spec = settled(spec, shape.num_features, shape.num_outputs)
@@ -141,7 +141,7 @@ def make_runtime(job_dir: JobDir, spec: JobSpec) -> Runtime:
 
 
 class _MemorySampler:
-    """Looks every :data:`SAMPLE_S` at the memory of a supervisor's children; what they share is counted once."""
+    """Samples the memory of a supervisor's children every :data:`SAMPLE_S`; shared memory is counted once."""
 
     def __init__(self, parent_pid: int) -> None:
         self._parent_pid = parent_pid

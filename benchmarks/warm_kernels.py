@@ -1,4 +1,4 @@
-"""Imported by a warm supervisor before its job is known: what a large model's processes would find compiled."""
+"""Imported by a warm supervisor: compile the kernels of large models before the job is known."""
 
 from eps.ml import kernels
 

@@ -1,5 +1,5 @@
-# A small Hadoop: the jars of Maven Central, a Java, and EPS, so that the containers of its NodeManagers can run EPS.
-# What it runs is said by its command: namenode, datanode, resourcemanager or nodemanager (docker/hadoop.sh).
+# A small Hadoop: jars from Maven Central, a Java runtime, and EPS, which YARN's containers run.  The command selects the
+# daemon: namenode, datanode, resourcemanager or nodemanager (docker/hadoop.sh).
 #
 #   docker build -f docker/hadoop.Dockerfile -t eps-hadoop .
 ARG BASE=eps
@@ -9,11 +9,11 @@ ARG HADOOP_VERSION=3.5.0
 USER root
 RUN mkdir -p /usr/share/man/man1 && apt-get update -qq && \
     apt-get install -y -qq --no-install-recommends default-jdk-headless
-# A quarter of a JDK: what Hadoop's daemons and clients load, and an archive of classes, with which they start sooner.
+# A runtime a quarter the size of a JDK, with the modules that Hadoop loads and a class archive, which speeds up starts.
 RUN jlink --output /opt/java --compress=2 --no-header-files --no-man-pages --add-modules \
     java.se,jdk.crypto.ec,jdk.management,jdk.naming.dns,jdk.net,jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs && \
     /opt/java/bin/java -Xshare:dump
-# As eps devcluster gets them.
+# The same jars as of eps devcluster.
 RUN python3 -c "import pathlib, sys; from eps.cluster.devcluster.jars import class_path_of_jars, find_java; \
     class_path_of_jars('${HADOOP_VERSION}', pathlib.Path('/tmp/jars'), find_java(), \
                        lambda text: print(text, file=sys.stderr))" && \
@@ -32,7 +32,7 @@ RUN ls /opt/hadoop/lib/*.jar | tr '\n' ':' | sed 's/:$//' > /etc/hadoop/eps-clas
 ENV HADOOP_CONF_DIR=/etc/hadoop JAVA_HOME=/opt/java PATH=$PATH:/opt/java/bin
 USER eps
 VOLUME /data
-# A daemon answers, and is known to whom it belongs to; of anything else nothing is asked.  It may take its time to start.
+# A daemon is healthy if its master answers and lists it; other commands always are.  The start may take minutes.
 HEALTHCHECK --interval=5s --timeout=20s --start-period=600s --retries=3 CMD ["hadoop.sh", "healthy"]
 ENTRYPOINT ["hadoop.sh"]
 CMD ["help"]

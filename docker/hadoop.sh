@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one daemon of Hadoop, a command of its file system, or anything else.
+# Runs a daemon of Hadoop, a command of HDFS, or any other command.
 #
 #   hadoop.sh namenode | datanode | resourcemanager | nodemanager
 #   hadoop.sh fs -ls /
@@ -10,9 +10,9 @@ jars="$(cat "$conf/eps-classpath.txt")"
 options="-Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.net.preferIPv4Stack=true"
 server=org.apache.hadoop.yarn.server
 hdfs=org.apache.hadoop.hdfs.server
-# Empty web roots: the jars of HDFS have none, and those of YARN would be hidden by them.
+# Empty web roots for HDFS, whose jars have none; on YARN's class path they would hide YARN's own.
 web=/opt/hadoop/web
-# What this container runs, for who asks how it is.
+# The daemon of this container, for the health check.
 daemon=/tmp/daemon
 export NODE_HOST="${NODE_HOST:-$(hostname)}"
 run() {
@@ -21,7 +21,7 @@ run() {
     # shellcheck disable=SC2086 # several words
     CLASSPATH="$class_path" exec java $options "$class" "$@"
 }
-# Nodes are healthy when those that they serve know them.
+# A DataNode or NodeManager is healthy once its master lists it.
 healthy() {
     [ -e "$daemon" ] || exit 0
     exec python3 - "$(cat "$daemon")" "$NODE_HOST" <<'PYTHON'
@@ -58,10 +58,10 @@ def known_nodes():
 try:
     safe_mode, nodes = known_nodes()
 except (OSError, ValueError) as error:
-    sys.exit(f"who would know does not say yet: {error}")
+    sys.exit(f"the master does not answer yet: {error}")
 known = [name.partition(":")[0] for name in nodes]
 well = daemon in ("namenode", "resourcemanager") or (host in known and not safe_mode)
-print("is there" if well else f"{host} is not ready; these are known: {known}")
+print("ready" if well else f"{host} is not ready; its master lists: {known}")
 sys.exit(0 if well else 1)
 PYTHON
 }

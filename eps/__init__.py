@@ -1,6 +1,9 @@
-"""Elastic parameter server: the public names.
+"""EPS, an elastic parameter server: train models on workers and servers whose number changes while training runs.
 
-They are imported when first used: every process of a job imports this package, and needs none of them.
+- :func:`eps.run` trains a model and returns its report.
+- :class:`eps.Job` starts, finds, watches and resizes a job.
+- :class:`eps.JobSpec` holds the settings of a job.
+- :func:`eps.load` reads a trained model, which predicts.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    # Imported at first use: every process of a job imports this package and needs none of these names.
     if name not in _HOMES:
         raise AttributeError(f"module 'eps' has no attribute {name!r}")
     from importlib import import_module

@@ -1,8 +1,8 @@
-"""Hyperopt's ``fmin`` with plain ``Trials``, one job after the other, and with ``HTrials``, under the scheduler.
+"""Hyperopt's ``fmin`` with ``Trials``, which trains one job after the other, and with ``HTrials``, under H-scheduler.
 
-With one point at a time both find the same points, the same losses and the same models to the last bit, although the
-scheduler gives each job all that is free; with four at a time the search is another one.  Needs the extras
-``sweep`` and ``data``.
+With one point at a time, both find the same points and losses, and bit-identical models, although the scheduler gives
+each job all free resources.  With four points at a time the search takes other points.  Needs the extras ``sweep`` and
+``data``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPACE = {
 
 
 def objective(point: dict[str, Any]) -> dict[str, Any]:
-    """Train one job: at once under plain Trials, under the scheduler with HTrials."""
+    """Train one job; with HTrials, ``eps.run`` submits it to the scheduler."""
     report = eps.run(
         data="sklearn:digits", model="softmax", test="0.2", workers=2, servers=1, iterations=ITERATIONS, **point
     )
@@ -33,7 +33,7 @@ def objective(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def search(name: str, trials: Trials) -> float:
-    """Search with these trials; return the best loss."""
+    """Run ``fmin`` with ``trials``; return the best loss."""
     began_s = time.monotonic()
     best = fmin(
         objective,
@@ -52,9 +52,9 @@ def search(name: str, trials: Trials) -> float:
 
 if __name__ == "__main__":
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--points", type=int, default=8, metavar="N", help="to try; default: 8")
-    flags.add_argument("--iterations", type=int, default=100, metavar="N", help="of each job; default: 100")
-    flags.add_argument("--seed", type=int, default=0, metavar="N")
+    flags.add_argument("--points", type=int, default=8, metavar="N", help="number of points; default: 8")
+    flags.add_argument("--iterations", type=int, default=100, metavar="N", help="iterations of each job; default: 100")
+    flags.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the search; default: 0")
     asked = flags.parse_args()
     POINTS, ITERATIONS, SEED = asked.points, asked.iterations, asked.seed
     plain = search("Trials()", Trials())

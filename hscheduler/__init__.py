@@ -1,7 +1,8 @@
 """H-scheduler, the cluster-level scheduler that resizes jobs: its decisions, sweeps of real jobs, and a simulator.
 
-``hscheduler.sweep(...)`` runs a sweep (:mod:`hscheduler.api`); ``HTrials`` is Hyperopt's door to the scheduler
-(:mod:`hscheduler.trials`).  Both are imported when first used: Hyperopt is an extra, and takes a second.
+``hscheduler.sweep(...)`` runs a sweep (:mod:`hscheduler.api`).  Pass ``HTrials()`` to Hyperopt's ``fmin`` to run its
+jobs under the scheduler (:mod:`hscheduler.trials`).  Both are imported at first use: Hyperopt is an extra, and its
+import takes a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``hscheduler.sweep(...)``: what ``hscheduler sweep SPEC.toml`` does, from Python."""
+"""``hscheduler.sweep(...)``: run a sweep from Python, as ``hscheduler sweep SPEC.toml`` does."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 
 
 class SweepReport(dict[str, Any]):
-    """The report of a sweep, as ``hscheduler sweep --report`` writes it; ``str`` of it is the command's table."""
+    """The report of a sweep, as ``hscheduler sweep --report`` writes it; ``str(report)`` is the table of trials."""
 
     @property
     def best_point(self) -> dict[str, Any] | None:
-        """The settings with the best loss of those that finished; None where none did."""
+        """Settings of the finished trial with the best metric; None if no trial finished."""
         return None if self["best"] is None else dict(self["best"]["point"])
 
     def write_page(self, path: str | Path) -> None:
-        """Draw it as ``hscheduler sweep --page`` does.
+        """Write the page of the sweep, as ``hscheduler sweep --page`` does.
 
         Raises
         ------
@@ -52,39 +52,39 @@ def sweep(
     report: str | Path | None = None,
     page: str | Path | None = None,
 ) -> SweepReport:
-    """Run a sweep of real jobs; what is left of it when it is interrupted is ended.
+    """Run a sweep of real jobs.  An interrupt ends its jobs.
 
-    With ``on = "yarn"`` in its ``job`` it is an application of the cluster of ``HADOOP_CONF_DIR``, else its jobs are on
-    this host.
+    With ``on = "yarn"`` in the table ``job`` the sweep runs as one application on the cluster of ``HADOOP_CONF_DIR``.
+    Otherwise its jobs run on this host.
 
     Parameters
     ----------
     spec : path, mapping or Spec
-        A sweep's file, its tables (``cluster``, ``sweep``, ``space``, ``job``), or what was read of it.
+        The path of a sweep's file, its tables (``cluster``, ``sweep``, ``space``, ``job``), or a parsed file.
     policy : str
     trials, seed : int, optional
-        Instead of the file's.
+        Replace the values of the file.
     study : optuna.Study, optional
-        Where the points come from, instead of the file's algorithm; needs the extra ``optuna``.  Not on YARN.
+        Source of the points, instead of the file's algorithm; needs the extra ``optuna``.  Not on YARN.
     on_event : callable, optional
-        Called after every event with the seconds since the sweep began, the event (:mod:`hscheduler.core.events`) and
-        what it brought about; on the scheduler's thread, which waits for it.  Not on YARN.
+        Called after every event with the seconds since the start, the event (:mod:`hscheduler.core.events`) and the
+        commands that followed.  It runs on the scheduler's thread and blocks it.  Not on YARN.
     quiet : bool
-        Log what happens, with the reason of every decision (``logging``, INFO), instead of printing it.
+        Log events and the reason of every decision (``logging``, INFO) instead of printing them.
     report, page : path, optional
-        Where the report is written as JSON, and drawn; also of a sweep that is interrupted.
+        Files for the report (JSON) and the page (HTML); an interrupted sweep writes them, too.
 
     Returns
     -------
     SweepReport
-        A dict; ``best_point`` of it, and its ``trials``.
+        A dict with ``trials`` and ``best``, and the property ``best_point``.
 
     Raises
     ------
     ConfigError
-        The sweep cannot work; what a trial cannot do is in the report, not raised.
+        A setting is invalid.  Failures of trials are in the report; they are not raised.
     ResourceError, RpcError
-        Where its jobs are to run (``on`` in ``job``) cannot be reached, or has no room; or its application failed.
+        The cluster of the jobs (``on`` in ``job``) is unreachable or full, or the application failed.
     RuntimeError
         The scheduler failed.
 
@@ -104,14 +104,14 @@ def sweep(
     read = with_flags(_spec_of(spec), trials=trials, seed=seed)
     names = policies_of(policy)
     if len(names) != 1:
-        raise ConfigError(f"policy is {policy!r}, but a sweep has one")
+        raise ConfigError(f"policy is {policy!r}, but must be a single policy")
     target = report_path(None if report is None else str(report))
     drawn = report_path(None if page is None else str(page), "page")
     runner: Runner
     if read.job.get("on") == "yarn":
         for name, value in (("study", study), ("on_event", on_event)):
             if value is not None:
-                raise ConfigError(f"{name} is not possible on YARN, where the scheduler is in an application")
+                raise ConfigError(f"{name} is not possible on YARN: the scheduler runs in another process")
         runner = OnYarn(read, names[0])
     else:
         points = None
@@ -126,14 +126,17 @@ def sweep(
         outcome = runner.run(Viewers(tell, tell))
     except Interrupted as error:
         _write(error.outcome, target, drawn)
-        raise
+        # Without the traceback of the wait in here, which tells the user nothing.
+        raise KeyboardInterrupt(
+            "; ".join(error.outcome.hints) or "the sweep was interrupted, and what ran was ended"
+        ) from None
     _write(outcome, target, drawn)
     if outcome.error is not None:
         raise outcome.error
     for problem in outcome.problems:
         logger.warning("%s", problem)
     if outcome.report is None:
-        raise ResourceError("the sweep has left no report")
+        raise ResourceError("the sweep ended without a report")
     return SweepReport(outcome.report)
 
 

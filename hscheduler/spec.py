@@ -1,4 +1,4 @@
-"""A sweep's file: the cluster, the sweep, the space that is searched, and the job that every point is tried with.
+"""The file of a sweep: the cluster, the sweep, the search space, and the job that trains each point.
 
 ::
 
@@ -40,21 +40,23 @@ from typing import Any, TypeVar
 
 from eps.errors import ConfigError
 from eps.spec.file import located, named
-from eps.spec.job_spec import MOST_ITERATIONS, MOST_NUMBER, JobSpec
-from eps.system.nearest import did_you_mean
+from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
+from eps.spec.setting import errors_of
+from eps.spec.tables import MOST_NUMBER
+from eps.system.nearest import did_you_mean, one_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
-#: Nodes of a cluster, and cores of a node.
+#: Upper bound for the nodes of a cluster and for the cores of a node.
 MOST_NODES = 100_000
 MOST_TRIALS = 1_000_000
 ALGORITHMS = ("tpe", "random", "optuna")
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
-#: Of these metrics less is better, and nobody has to say so.
+#: Metrics that are minimized unless the file sets ``direction``.
 LOSSES = ("loss", "test_loss", "rmse", "mae")
-#: Settings of a job that are whole numbers, also where they are text for what else they may be.
-_WHOLE = {f.name for f in dataclasses.fields(JobSpec) if type(f.default) is int} | {"batch_size", "hidden"}
+#: Settings of a job that take whole numbers.  Two of them are text, because they take other values as well.
+_WHOLE = {name for name, setting in SETTINGS.items() if type(setting.default) is int} | {"batch_size", "hidden"}
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text"}
 _Section = TypeVar("_Section")
 
@@ -65,7 +67,7 @@ def memory_mb(text: str, name: str = "memory") -> int:
     Raises
     ------
     ConfigError
-        It is no such amount.
+        The text is not a number and a unit.
     """
     found = re.fullmatch(r"(\d+)\s*([A-Za-z]+)", text.strip())
     if found is None or found[2] not in _UNITS_MB or int(found[1]) < 1:
@@ -74,20 +76,20 @@ def memory_mb(text: str, name: str = "memory") -> int:
 
 
 def direction_of(direction: str, metric: str) -> Direction:
-    """Return which values of a metric are better; of a loss, where nothing is said, the lower ones.
+    """Return which values of a metric are better.  An empty direction means minimize, for a loss only.
 
     Raises
     ------
     ConfigError
-        It is no direction, or there is none and the metric is no loss.
+        The direction is unknown; or it is empty, and the metric is not a loss.
     """
     if not direction and metric not in LOSSES:
         raise ConfigError(
-            f"metric is {metric!r}, which is none of {', '.join(LOSSES)}, of which less is better: "
-            f"direction must be given, one of {', '.join(Direction)}"
+            f"metric is {metric!r}, and only {', '.join(LOSSES)} have a default direction: "
+            f"set direction to one of {', '.join(Direction)}"
         )
     if direction and direction not in tuple(Direction):
-        raise ConfigError(f"direction is {direction!r}, but must be one of {', '.join(Direction)}")
+        raise ConfigError(f"direction is {direction!r}, but must be {one_of(direction, Direction)}")
     return Direction(direction or Direction.MINIMIZE)
 
 
@@ -95,14 +97,14 @@ def _check_count(name: str, value: int, least: int, most: int) -> None:
     if value < least:
         raise ConfigError(f"{name} is {value}, but must be at least {least}")
     if value > most:
-        raise ConfigError(f"{name} is above {most}, the most that there may be")
+        raise ConfigError(f"{name} is above {most}, the maximum")
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Nodes that are alike."""
+    """The nodes of a cluster, all of the same size, and the size of a container."""
 
-    #: Simulated nodes; on YARN the nodes are those of the cluster.
+    #: Number of simulated nodes.  Ignored on YARN, which has its own nodes.
     nodes: int = 4
     #: Cores of each node.
     vcores: int = 4
@@ -120,19 +122,19 @@ class ClusterSpec:
         memory_mb(self.container_memory, "container_memory")
 
     def capacities(self) -> dict[str, Resources]:
-        """Return the nodes by name."""
+        """Return the capacity of each node, by name."""
         capacity = Resources(self.vcores, memory_mb(self.memory))
         width = len(str(self.nodes))
         return {f"node-{number:0{width}}": capacity for number in range(1, self.nodes + 1)}
 
     def container(self) -> Resources:
-        """Return what a container has."""
+        """Return the size of a container."""
         return Resources(self.container_vcores, memory_mb(self.container_memory))
 
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """How many points are tried, how they are found, and how they come."""
+    """Settings of a sweep: how many points it tries, how it picks them, and when they arrive."""
 
     #: Points to try.
     trials: int = 20
@@ -140,23 +142,23 @@ class SweepSpec:
     algorithm: str = "tpe"
     #: Seed of points and arrivals.
     seed: int = 0
-    #: Points that are tried at once at most; 0 sets no limit.
+    #: Most points tried at once; 0 sets no limit.
     parallelism: int = 0
-    #: ``burst``, or ``poisson:4s``: exponential gaps of so many seconds in the mean.
+    #: ``burst`` (all at once), or ``poisson:4s``: exponential gaps with a mean of 4 s.
     arrival: str = "burst"
-    #: ``loss`` is of the training data; of the test data ``test_loss``, ``accuracy``, ``rmse``, ...
+    #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``rmse``, ... on the test data.
     metric: str = "loss"
-    #: Where it is not given, which only a loss allows: ``minimize``.
+    #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
     direction: str = ""
-    #: Iteration at which a trial gives its early feedback.
+    #: Iteration at which a trial reports its early feedback.
     feedback_iteration: int = 100
-    #: Jobs in the training phase; 0: as many as fit the cluster as they ask.
+    #: Most jobs in the training phase; 0: as many as fit the cluster with the size that they request.
     threshold: int = 0
-    #: Seconds that a restart takes under the ``kill`` policy; below 0: what ours takes.
+    #: Least seconds that a restart takes under the ``kill`` policy; below 0: no minimum.
     kill_restart_s: float = -1.0
-    #: How often a trial that failed is tried again, as another job; not one that diverged, or that cannot be started.
+    #: How often a failed trial is retried, as a new job.  A trial that diverged or cannot start is not retried.
     retries: int = 1
-    #: Seconds that a job may take from its start on, after which it is ended for good; 0.0 sets no limit.
+    #: Seconds after its start at which a job is killed; 0.0 sets no limit.
     trial_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -170,27 +172,30 @@ class SweepSpec:
         ):
             _check_count(name, getattr(self, name), least, most)
         if self.algorithm not in ALGORITHMS:
-            raise ConfigError(f"algorithm is {self.algorithm!r}, but must be one of {', '.join(ALGORITHMS)}")
+            raise ConfigError(f"algorithm is {self.algorithm!r}, but must be {one_of(self.algorithm, ALGORITHMS)}")
         object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))
         if not 0.0 <= self.trial_timeout_s < math.inf:
-            raise ConfigError(f"trial_timeout_s is {self.trial_timeout_s}, but must be at least 0, which sets no limit")
+            raise ConfigError(f"trial_timeout_s is {self.trial_timeout_s}, but must be at least 0 (0: no limit)")
         if not math.isfinite(self.kill_restart_s):
-            raise ConfigError(f"kill_restart_s is {self.kill_restart_s}, but must be a number of seconds, or below 0")
+            raise ConfigError(f"kill_restart_s is {self.kill_restart_s}, but must be finite (below 0: no minimum)")
         self.mean_gap_s()
 
     def mean_gap_s(self) -> float:
-        """Return the mean seconds between two arrivals; 0.0 where all come at once."""
+        """Return the mean seconds between two arrivals; 0.0 if all arrive at once."""
         if self.arrival == "burst":
             return 0.0
         found = re.fullmatch(r"poisson:(\d+(\.\d+)?)s?", self.arrival)
         if found is None or float(found[1]) <= 0:
-            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst, or poisson:Ns with N above 0")
+            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst or poisson:Ns, with N > 0")
         return float(found[1])
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One setting that is searched, with Hyperopt's word for how; bounds are those of the values themselves."""
+    """One searched setting.
+
+    ``kind`` is the name of Hyperopt's distribution.  Bounds are bounds of the values, also for ``loguniform``.
+    """
 
     name: str
     kind: str
@@ -203,18 +208,19 @@ class Dimension:
         Raises
         ------
         ConfigError
-            It describes none.
+            The table is not a valid dimension.
         """
         rule = f"must be a table with one of {', '.join(_KINDS)}, as in {{ uniform = [0, 1] }}"
         if not isinstance(value, Mapping) or len(value) != 1:
             raise ConfigError(f"space.{name} is {value!r}, but {rule}")
         ((kind, arguments),) = value.items()
         if kind not in _KINDS or not isinstance(arguments, list):
-            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}")
+            near = "" if kind in _KINDS else did_you_mean(str(kind), _KINDS)
+            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}{near}")
         number = _KINDS[kind]
         if number is None:
             if not arguments:
-                raise ConfigError(f"space.{name} has nothing to choose from")
+                raise ConfigError(f"space.{name}: {kind} is empty, but must have at least one value")
             if not _is_finite(arguments):
                 raise ConfigError(f"space.{name}: {kind} has {arguments!r}, but must have finite numbers")
         elif len(arguments) != number or not all(_is_number(a) for a in arguments):
@@ -222,34 +228,34 @@ class Dimension:
         elif not all(math.isfinite(a) for a in arguments):
             raise ConfigError(f"space.{name}: {kind} has {arguments!r}, but must have finite numbers")
         elif not arguments[0] < arguments[1]:
-            raise ConfigError(f"space.{name}: {kind} goes from {arguments[0]} to {arguments[1]}, but must go upwards")
+            raise ConfigError(f"space.{name}: {kind} is {arguments!r}, but the lower bound must come first")
         elif kind == "loguniform" and arguments[0] <= 0:
-            raise ConfigError(f"space.{name}: loguniform begins at {arguments[0]}, but must begin above 0")
+            raise ConfigError(f"space.{name}: loguniform starts at {arguments[0]}, but must start above 0")
         elif kind == "quniform" and arguments[2] <= 0:
-            raise ConfigError(f"space.{name}: quniform has the step {arguments[2]}, but must have one above 0")
+            raise ConfigError(f"space.{name}: the step of quniform is {arguments[2]}, but must be above 0")
         elif kind == "randint" and not all(float(a).is_integer() for a in arguments):
             raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
         return cls(name, kind, tuple(arguments))
 
-    def settled(self, value: Any) -> Any:
-        """Return a value as the setting takes it: whole where steps are whole numbers, as a setting may need one."""
+    def typed(self, value: Any) -> Any:
+        """Return a value as the setting takes it: an ``int`` if the step of ``quniform`` is an ``int``."""
         return int(value) if self.kind == "quniform" and isinstance(self.arguments[2], int) else value
 
     def corners(self) -> list[Any]:
-        """Return all values to choose from, or the lowest and the highest."""
+        """Return all values of a ``choice``; else the lowest and the highest value."""
         a = self.arguments
         match self.kind:
             case "choice":
                 return list(a)
             case "quniform":
-                return [self.settled(round(bound / a[2]) * a[2]) for bound in a[:2]]
+                return [self.typed(round(bound / a[2]) * a[2]) for bound in a[:2]]
             case "randint":
                 return [int(a[0]), int(a[1]) - 1]
             case _:
                 return [float(bound) for bound in a]
 
     def draw(self, random: Random) -> Any:
-        """Return a value by lot."""
+        """Return a random value."""
         a = self.arguments
         match self.kind:
             case "choice":
@@ -259,29 +265,29 @@ class Dimension:
             case "loguniform":
                 return math.exp(random.uniform(math.log(a[0]), math.log(a[1])))
             case "quniform":
-                return self.settled(round(random.uniform(a[0], a[1]) / a[2]) * a[2])
+                return self.typed(round(random.uniform(a[0], a[1]) / a[2]) * a[2])
             case _:
                 return random.randrange(int(a[0]), int(a[1]))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A sweep's file."""
+    """The contents of a sweep's file."""
 
     cluster: ClusterSpec = field(default_factory=ClusterSpec)
     sweep: SweepSpec = field(default_factory=SweepSpec)
     space: tuple[Dimension, ...] = ()
-    #: Settings of ``eps run`` that all points share, by name.
+    #: Settings of ``eps run`` shared by all points, by name.
     job: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Spec:
-        """Read a file; paths in it count from its folder, as in a job's file.
+        """Read a file.  Relative paths in it start at its folder, as in a job's file.
 
         Raises
         ------
         ConfigError
-            It cannot be read, is not TOML, or says something that cannot work.
+            The file cannot be read or is not TOML, or a setting is invalid.
         """
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -296,9 +302,10 @@ class Spec:
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Spec:
-        """Return the sweep of tables that somebody wrote: what is not in them nobody has said.
+        """Return the sweep of tables that a user wrote.
 
-        Raises as :meth:`read`.
+        Unlike :meth:`of`, check ``feedback_iteration`` against ``iterations`` if the tables set it; the default is not
+        checked.  Raises as :meth:`read`.
         """
         spec = cls.of(values)
         if "feedback_iteration" in values.get("sweep", {}):
@@ -308,7 +315,7 @@ class Spec:
             if wanted > most:
                 raise ConfigError(
                     f"feedback_iteration is {wanted}, but must be at most iterations, which is {most}: a trial would "
-                    "end before it gives early feedback"
+                    "end before its early feedback"
                 )
         return spec
 
@@ -319,30 +326,31 @@ class Spec:
         for name, table in values.items():
             if not isinstance(table, Mapping):
                 raise ConfigError(f"{name} is {table!r}, but must be a section")
+        with errors_of("job"):
+            job_settings = named(values.get("job", {}))
         spec = cls(
             _section(ClusterSpec, values.get("cluster", {}), "cluster"),
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
             tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
-            named(values.get("job", {}), "job"),
+            job_settings,
         )
-        known = tuple(f.name for f in dataclasses.fields(JobSpec))
         for dimension in spec.space:
-            _known((dimension.name,), known, "a setting of eps run, which [space] searches")
+            _known((dimension.name,), tuple(SETTINGS), "a setting of eps run, which [space] searches")
             _check_whole(dimension)
             if dimension.name in spec.job:
-                raise ConfigError(f"{dimension.name} is in [space] and in [job]: it can be searched or given")
+                raise ConfigError(f"{dimension.name} is in [space] and in [job]: remove it from one of them")
         for name, value in spec.job.items():
             if not _is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
         job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
-                f"metric is {spec.sweep.metric!r}, but without test data there is only loss: set test in [job]"
+                f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
             )
         return spec
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables that :meth:`of` makes it from."""
+        """Return the tables that :meth:`of` reads."""
         return {
             "cluster": dataclasses.asdict(self.cluster),
             "sweep": dataclasses.asdict(self.sweep),
@@ -356,78 +364,80 @@ class Spec:
         Raises
         ------
         ConfigError
-            A setting cannot work.
+            A setting is invalid.
         """
         return JobSpec.from_dict({**self.job, **(point or {})}, "job")
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Yield points that are drawn by lot from the sweep's seed, without an end."""
+        """Yield random points from the sweep's seed, without end."""
         draw = Random(f"points:{self.sweep.seed}")
         while True:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
     def request(self, job_id: str, sweep: str, point: Mapping[str, Any] | None = None) -> JobRequest:
-        """Return what the job of a point asks of the scheduler.
+        """Return the request of a point's job to the scheduler.
 
         Raises
         ------
         ConfigError
-            A setting cannot work.
+            A setting is invalid.
         """
         return request_of(self.job_spec(point), job_id, sweep, self.cluster.container())
 
 
 def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the tables of a file with its jobs' paths beside it; what is of a wrong type stays as it is."""
+    """Return the tables of a file with relative paths resolved against ``folder``; values of a wrong type are kept."""
 
-    def beside(key: str, value: Any) -> Any:
+    def resolved(key: str, value: Any) -> Any:
         name = key.replace("-", "_")
         found = located(name, value, folder)
-        # A point has one text.
+        # Every setting of a point is one text, so paths are joined.
         return ",".join(found) if name == "data" and isinstance(value, str) else found
 
-    def chosen(name: str, value: Any) -> Any:
+    def resolved_choice(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("choice"), list):
             return value
-        return {**value, "choice": [beside(name, each) for each in value["choice"]]}
+        return {**value, "choice": [resolved(name, each) for each in value["choice"]]}
 
     tables = dict(values)
-    for section, where in (("job", beside), ("space", chosen)):
+    for section, where in (("job", resolved), ("space", resolved_choice)):
         if isinstance(tables.get(section), Mapping):
             tables[section] = {name: where(name, value) for name, value in tables[section].items()}
     return tables
 
 
 def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> JobRequest:
-    """Return what a job asks of the scheduler: it may grow to a worker for each split, a server for each partition.
+    """Return a job's request to the scheduler.
+
+    The job may grow to one worker for each split and one server for each partition.
 
     Raises
     ------
     ConfigError
-        It would change its size by itself, or has more servers than partitions.
+        The job schedules its own changes of size (``at``), or has more servers than partitions.
     """
     if job.at:
         raise ConfigError(f"at is {', '.join(job.at)!r}, but must be empty: the scheduler decides the size of its jobs")
     partitions = job.core_settings().num_partitions
     if job.servers > partitions:
-        raise ConfigError(f"servers is {job.servers}, but there are {partitions} partitions: raise partitions")
+        raise ConfigError(f"servers is {job.servers}, but must be at most partitions, which is {partitions}")
     return JobRequest(job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions)
 
 
 def _check_whole(dimension: Dimension) -> None:
-    """Refuse a whole number that is searched among numbers that are not.
+    """Reject a dimension that draws fractions for a whole-number setting.
 
     Raises
     ------
     ConfigError
-        It is.
+        The setting is a whole number, and the dimension draws fractions.
     """
     name, kind, a = dimension.name, dimension.kind, dimension.arguments
     if name in _WHOLE and (kind in ("uniform", "loguniform") or (kind == "quniform" and not isinstance(a[2], int))):
         low, high = math.ceil(a[0]), math.floor(a[1])
         raise ConfigError(
-            f"space.{name}: {kind} has numbers that are not whole, but {name} is a whole number: use "
-            f"randint = [{low}, {high + 1}], whose end is left out, or quniform = [{low}, {high}, 1]"
+            f"space.{name}: {kind} draws fractions, but {name} is a whole number: use "
+            f"randint = [{low}, {high + 1}] (without {high + 1}) or quniform = [{low}, {high}, 1]"
         )
 
 
@@ -436,7 +446,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    """Return whether no number of a setting is infinite or none at all: reports are JSON, which has no such number."""
+    """Return whether all numbers of a value are finite.  JSON, the format of reports, has no infinity or NaN."""
     if isinstance(value, list):
         return all(_is_finite(each) for each in value)
     return not isinstance(value, float) or math.isfinite(value)

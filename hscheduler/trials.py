@@ -5,8 +5,8 @@ report; under plain ``Trials`` it trains at once.  Objectives run on threads of 
 process.  Jobs run in other processes.  Needs the extra ``sweep``.
 
 Source: EPS §6 (Hyperopt generates the jobs); SparkTrials of Hyperopt for the interface.  Deviation: a point that the
-stopping rule ended is a trial that is done, with its early feedback as loss, from which the algorithm learns; marked
-``killed``, it is never the best.
+stopping rule killed counts as a completed trial, with its early feedback as loss.  The algorithm learns from it, but
+its mark ``killed`` excludes it from the best.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission, attempt_id, worth_another
+from hscheduler.live.submission import Submission, attempt_id, is_retryable
 from hscheduler.spec import ClusterSpec, direction_of, request_of
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Where:
     scheduler: JobScheduler
     cluster: ClusterSpec
     threshold: int | None
-    #: None: the scheduler's own.
+    #: None: the settings of the scheduler.
     settings: LiveSettings | None
 
     def opened(self, sweep: str, direction: Direction) -> e.SweepOpened:
@@ -101,7 +101,7 @@ class Where:
 
 
 class Stop:
-    """Stopping conditions of a search; the timeout counts from the construction."""
+    """Stopping conditions of a search.  The timeout starts at construction."""
 
     def __init__(
         self,
@@ -191,21 +191,21 @@ class Run:
             trials.refresh()
 
     def _end(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
-        """Cancel running trials; log a warning for objectives that keep running, and leave them behind."""
+        """Cancel running trials.  An objective that keeps running is abandoned with a warning."""
         _cancel_all([submitter for _, submitter in running.values()], STOPPED)
         left = set(running)
         deadline_s = time.monotonic() + GRACE_S
         while left and time.monotonic() < deadline_s:
             _, left = wait(left, POLL_S)
             if any(running[future][1].is_waiting for future in left):
-                # It returns when its job ends, which has its own deadlines.
+                # The objective returns when its job ends, and the job has its own deadlines.
                 deadline_s = time.monotonic() + GRACE_S
         for future, (document, _) in running.items():
             self._cancelled(document, None if future in left else future)
         if left:
             numbers = ", ".join(str(tid) for tid in sorted(running[future][0]["tid"] for future in left))
-            can = "" if self._trials.processes else ": a thread cannot be ended, but HTrials(processes=True) can end it"
-            logger.warning("the objective of trial %s goes on outside eps.run and is left behind%s", numbers, can)
+            can = "" if self._trials.processes else "; use HTrials(processes=True), which can kill it"
+            logger.warning("the objective of trial %s still runs outside eps.run and is abandoned%s", numbers, can)
 
     def _next(self) -> dict[str, Any] | None:
         """Return the next point as a Hyperopt document; None if there is none."""
@@ -232,7 +232,7 @@ class Run:
         try:
             spec = base.spec_from_misc(document["misc"])
             found = self._domain.evaluate(spec, base.Ctrl(self._trials, current_trial=document))
-            # Even if the objective handles the early end: the loss of a stopped job must not become the best.
+            # The objective may have caught StoppedEarlyError; the loss of a killed job must not become the best.
             why = submitter.why_ended_early()
             return found if why is None else {"why": why, **found, "killed": True}
         except StoppedEarlyError as stopped:
@@ -272,20 +272,20 @@ class Run:
             document["state"], document["result"] = JOB_STATE_DONE, future.result()
         else:
             document["state"] = JOB_STATE_CANCEL
-            why = STOPPED if future is not None else f"{STOPPED}, and its objective goes on outside eps.run"
+            why = STOPPED if future is not None else f"{STOPPED}, but its objective still runs outside eps.run"
             document["misc"]["error"] = ("cancelled", why)
 
 
 def _cancel_all(submitters: Sequence[Submitter], why: str) -> None:
-    """Cancel running jobs; if the scheduler is unreachable, log a warning so that the original error is raised."""
+    """Cancel running jobs.  An unreachable scheduler is only logged, so that the original error is raised."""
     for submitter in submitters:
         submitter.refuse(why)
     try:
         for submitter in submitters:
             submitter.cancel(why)
     except RpcError as error:
-        # Each further attempt would time out as well; waiting on the other jobs fails by itself.
-        logger.warning("jobs could not be ended: %s", error)
+        # Each further attempt would time out as well, and so do the waits for the other jobs.
+        logger.warning("jobs could not be cancelled: %s", error)
 
 
 def submitter_of_this_thread() -> Submitter:
@@ -306,7 +306,7 @@ class Submitter:
         self._retries = retries
         self._lock = threading.Lock()
         self._num_waiting = 0
-        #: Why it rejects further jobs; empty while it accepts them.
+        #: Reason for rejecting further jobs; empty while jobs are accepted.
         self._refuses = ""
         self._num_runs = 0
         self._submissions: list[Submission] = []
@@ -320,7 +320,7 @@ class Submitter:
         for attempt in range(1, self._retries + 2):
             submission = self._submit(request, attempt_id(run_id, attempt))
             self._wait(submission)
-            if not worth_another(submission):
+            if not is_retryable(submission):
                 break
         if submission.phase is Phase.FINISHED and submission.report is not None:
             if request.report or request.export:
@@ -328,7 +328,7 @@ class Submitter:
             return submission.report
         why, job_id = submission.why or "no reason given", submission.job_id
         if submission.is_stopped and submission.feedback is not None:
-            raise StoppedEarlyError(f"job {job_id} was ended early: {why}", submission.feedback)
+            raise StoppedEarlyError(f"job {job_id} was stopped early: {why}", submission.feedback)
         raise TrainingError(f"job {job_id} {submission.phase or 'was lost'}: {why}")
 
     def _submit(self, request: RunRequest, job_id: str) -> Submission:
@@ -361,7 +361,7 @@ class Submitter:
             return [submission.job_id for submission in self._submissions]
 
     def why_ended_early(self) -> str | None:
-        """Return why one of its jobs was stopped for its early feedback; None if none was."""
+        """Return the reason why one of the trial's jobs was killed for its early feedback; None if none was."""
         with self._lock:
             ended = [each for each in self._submissions if each.is_stopped and each.phase is Phase.KILLED]
         return ended[0].why if ended else None
@@ -392,49 +392,52 @@ class Submitter:
         end()
 
 
-#: Most reasons named when no trial has a result.
+#: Most reasons listed if no trial has a result.
 MOST_REASONS = 3
 
 
 class HTrials(Trials):  # type: ignore[misc]
     """Hyperopt trials that evaluate objectives concurrently and run their jobs under H-scheduler.
 
-    The loss of a trial that the stopping rule ended is its early feedback: the metric, negated if higher is better.
-    The algorithm compares it with what the objective returns, so that must be the same: by default
-    ``report["metrics"]["train_loss"]``, with the metric ``accuracy`` the negative one, not ``1 - accuracy``.
+    The loss of a trial that the stopping rule killed is its early feedback: the metric, negated if higher is better.
+    The algorithm compares that loss with the losses that the objective returns.  The objective must therefore return
+    the same quantity: ``report["metrics"]["train_loss"]`` by default; for ``accuracy`` its negative, not
+    ``1 - accuracy``.
 
     Parameters
     ----------
     scheduler : LiveScheduler, SchedulerClient or str, optional
-        A scheduler in this process, or a service given by its client or its address (HOST:PORT; with the folder ``tls``
-        in ``state``).  By default ``fmin`` starts its own scheduler and stops it at the end.
+        A scheduler in this process, the client of a service, or the address of a service (HOST:PORT, with the folder
+        ``tls`` in ``state``).  By default ``fmin`` starts its own scheduler and stops it at the end.
     parallelism : int
         Objectives that run concurrently.  1 evaluates serially, with the same points as plain ``Trials`` for a seed.
     cluster : ClusterSpec, optional
-        Cluster of its own scheduler.
+        Cluster of the scheduler that ``fmin`` starts.
     settings : LiveSettings, optional
-        Metric and feedback iteration of its jobs, and the policy of its own scheduler; by default the scheduler's.
+        Metric and feedback iteration of the jobs, and the policy if ``fmin`` starts the scheduler.  By default those of
+        the scheduler.
     threshold : int, optional
         Most jobs in the training phase; by default as many as fit the cluster.
     direction : Direction, optional
-        Which early feedback is better; by default the lower, where the metric is a loss.
+        Whether lower or higher early feedback is better; by default lower, if the metric is a loss.
     points_to_evaluate : sequence of mapping, optional
         Points tried first, in addition to ``max_evals``, as in Hyperopt.  Pass them here: ``fmin`` does not pass its
         own argument of that name to trials.
     retries : int
-        How often a job that failed is tried again, as another job, before its ``eps.run`` raises; not one that
-        diverged or cannot be started.  ``trial["misc"]["jobs"]`` names the jobs of a trial.
+        How often a failed job is retried, as a new job, before its ``eps.run`` raises.  A job that diverged or cannot
+        start is not retried.  ``trial["misc"]["jobs"]`` lists the jobs of a trial.
     processes : bool
-        Each objective, pickled with cloudpickle, is evaluated in a process of its own.  On threads, objectives that
-        compute in Python take turns, and one that hangs outside ``eps.run`` cannot be ended: ``fmin`` leaves it behind.
+        Evaluate each objective in a separate process; it is pickled with cloudpickle.  Threads share one interpreter,
+        and ``fmin`` cannot kill a thread that hangs outside ``eps.run``: it abandons it.
     state : path, optional
-        The directory of a service (``hscheduler serve --state``), which also says where it listens; with an address by
-        default ``EPS_HOME/hscheduler``.  With that of ``hscheduler serve --on yarn`` the jobs are on YARN.
+        The directory of a service (``hscheduler serve --state``), which has its address; together with an address the
+        default is ``EPS_HOME/hscheduler``.  With the directory of ``hscheduler serve --on yarn`` the jobs run on YARN.
 
     Raises
     ------
     ConfigError
-        ``parallelism`` is below 1, or ``retries`` below 0; the metric is no loss, and there is no ``direction``.
+        ``parallelism`` is below 1; ``retries`` is below 0; ``state`` is given with a scheduler or a client; or
+        ``direction`` is missing and the metric is not a loss.
     """
 
     def __init__(
@@ -455,7 +458,7 @@ class HTrials(Trials):  # type: ignore[misc]
             if value < least:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
         if state is not None and not isinstance(scheduler, str | None):
-            raise ConfigError(f"state is {str(state)!r}, but must be left out with a scheduler that is there already")
+            raise ConfigError(f"state is {str(state)!r}, but must be omitted with a scheduler or a client")
         super().__init__()
         self.parallelism = parallelism
         self.retries = retries
@@ -470,7 +473,7 @@ class HTrials(Trials):  # type: ignore[misc]
         self._first = [generate_trial(number, dict(point)) for number, point in enumerate(points_to_evaluate)]
 
     def whole(self, documents: Sequence[Mapping[str, Any]]) -> Trials:
-        """Return trials that have only those of these documents that were not ended early: one of them is the best."""
+        """Return the documents that were not stopped early, as trials; the best trial is one of them."""
         found = Trials()
         found._insert_trial_docs([document for document in documents if not document["result"].get("killed")])
         found.attachments = self.attachments
@@ -479,12 +482,12 @@ class HTrials(Trials):  # type: ignore[misc]
 
     @property
     def best_trial(self) -> dict[str, Any]:
-        """The trial with the lowest loss of those that were not ended early; ``argmin`` is its point.
+        """The trial with the lowest loss among those that were not stopped early; ``argmin`` is its point.
 
         Raises
         ------
         hyperopt.exceptions.AllTrialsFailed
-            There is none; with what became of the trials.
+            No trial has such a result.  The message has the reasons.
         """
         try:
             best: dict[str, Any] = self.whole(self.trials).best_trial
@@ -493,7 +496,7 @@ class HTrials(Trials):  # type: ignore[misc]
         return best
 
     def average_best_error(self, bandit: Any = None) -> float:
-        """Return what Hyperopt calls so, of the trials that were not ended early.  Raises ValueError where none is."""
+        """Return ``average_best_error`` of the trials not stopped early.  Raises ValueError if there is none."""
         return float(self.whole(self.trials).average_best_error(bandit))
 
     def fmin(
@@ -514,26 +517,27 @@ class HTrials(Trials):  # type: ignore[misc]
         trials_save_file: str = "",
         **ignored: Any,
     ) -> Any:
-        """Minimise; called by ``hyperopt.fmin``, whose parameters these are.
+        """Minimise; called by ``hyperopt.fmin`` with its own arguments.
 
-        What still runs when it stops (``timeout``, ``loss_threshold``, ``early_stop_fn``, an exception, Ctrl-C) is
-        cancelled: its jobs end before this returns, and its processes.  An objective on a thread that goes on for
-        three seconds outside ``eps.run`` is named in a warning and left behind, where it keeps nobody from ending.
-        ``early_stop_fn`` is called when a trial has ended, with those that are done and were not ended early, the last
-        one last.
-        ``max_queue_len`` is left alone: the number of points at once is :attr:`parallelism`.
+        When a stopping condition holds (``timeout``, ``loss_threshold``, ``early_stop_fn``), or on an exception or
+        Ctrl-C, running trials are cancelled: their jobs and processes end before this returns.  An objective on a
+        thread that runs on outside ``eps.run`` for three seconds is abandoned with a warning.  It does not delay the
+        exit of the program.
+
+        ``early_stop_fn`` is called after each trial, with the completed trials that were not stopped early, in the
+        order of their ends.  ``max_queue_len`` is ignored: :attr:`parallelism` limits the concurrent points.
 
         Raises
         ------
         ConfigError
-            An argument cannot work here.
+            An argument is not supported here.
         hyperopt.exceptions.AllTrialsFailed
-            No trial has a result that was not ended early; with what became of them.
+            Every trial failed or was stopped early.  The message has the reasons.
         Exception
-            What an objective raises, unless ``catch_eval_exceptions``; what Hyperopt raises for a space it refuses.
+            An objective raised it, and ``catch_eval_exceptions`` is not set; or Hyperopt rejects the space.
         """
         if trials_save_file:
-            raise ConfigError("trials_save_file is not possible with HTrials: they hold a scheduler")
+            raise ConfigError("trials_save_file is not possible with HTrials, which hold a scheduler")
         domain = self._domain(fn, space, pass_expr_memo_ctrl)
         run = Run(
             self,
@@ -545,7 +549,7 @@ class HTrials(Trials):  # type: ignore[misc]
             catch_eval_exceptions,
             _progress(verbose, show_progressbar),
         )
-        # Not before, for they do not count among the points that it may ask for.
+        # After Run has counted the trials: these points do not count towards max_evals.
         self.insert_trial_docs(self._first)
         self._first = []
         self.refresh()
@@ -555,7 +559,7 @@ class HTrials(Trials):  # type: ignore[misc]
                 own = LiveScheduler(self._cluster.capacities(), self._settings or LiveSettings())
                 scheduler = stack.enter_context(own)
             elif scheduler is None or isinstance(scheduler, str):
-                # Which is made of what is below this; only who asks for it needs it.
+                # Imported late: a search with its own scheduler does not need gRPC.
                 from hscheduler.service.client import SchedulerClient
 
                 scheduler = stack.enter_context(SchedulerClient(self._state, scheduler or ""))
@@ -568,28 +572,28 @@ class HTrials(Trials):  # type: ignore[misc]
         if not self.processes:
             return base.Domain(fn, space, pass_expr_memo_ctrl=pass_expr_memo_ctrl)
         if pass_expr_memo_ctrl or getattr(fn, "fmin_pass_expr_memo_ctrl", False):
-            raise ConfigError("pass_expr_memo_ctrl is not possible with processes: the trials are not in theirs")
+            raise ConfigError("pass_expr_memo_ctrl is not possible with processes: the trials are in another process")
         return base.Domain(Objective(fn, submitter_of_this_thread), space, pass_expr_memo_ctrl=False)
 
 
 def why_none(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return why none of Hyperopt's documents is a best one: what became of them, the most frequent first."""
+    """Return why no trial has a result: the reasons of Hyperopt's documents, the most frequent first."""
     if not documents:
-        return "no trial was begun"
-    found = Counter(_what_became_of(document) for document in documents).most_common()
+        return "no trial has started"
+    found = Counter(_outcome(document) for document in documents).most_common()
     shown = [f"{what} ({number} of {len(documents)})" for what, number in found[:MOST_REASONS]]
     if len(found) > MOST_REASONS:
         shown.append(f"{len(found) - MOST_REASONS} other reasons")
     return f"no trial has a result: {'; '.join(shown)}"
 
 
-def _what_became_of(document: Mapping[str, Any]) -> str:
+def _outcome(document: Mapping[str, Any]) -> str:
     if "error" in document["misc"]:
         kind, why = document["misc"]["error"]
         return f"cancelled: {why}" if kind == "cancelled" else f"failed: {why or kind}"
     result = document["result"]
     if result.get("killed"):
-        return f"ended early: {result.get('why', '')}"
+        return f"stopped early: {result.get('why', '')}"
     if document["state"] != JOB_STATE_DONE:
         return "not tried"
     return f"status {result['status']}, loss {result.get('loss')}"
@@ -603,7 +607,7 @@ def _tpe() -> Callable[..., Any]:
 
 
 def _progress(verbose: bool, show_progressbar: Any) -> Any:
-    """Return what shows Hyperopt's progress; a user's own is one that is no truth value."""
+    """Return the callback that shows Hyperopt's progress; ``show_progressbar`` is a bool or a user's own callback."""
     if not verbose or not show_progressbar:
         return progress.no_progress_callback
     return progress.default_callback if show_progressbar is True else show_progressbar

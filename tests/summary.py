@@ -23,9 +23,9 @@ _tests: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
 
 def folder_of(nodeid: str) -> str:
-    """Return the folder of a test below ``tests``."""
-    words = nodeid.partition("::")[0].split("/")
-    return words[1] if len(words) > 2 else "."
+    """Return the folder of a test below ``tests``, or ``benchmarks``."""
+    top, *words = nodeid.partition("::")[0].split("/")
+    return top if top != "tests" else words[0] if len(words) > 1 else "."
 
 
 def budgets() -> dict[str, float]:

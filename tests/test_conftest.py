@@ -100,7 +100,8 @@ def test_words_that_nobody_knows_are_refused(monkeypatch: pytest.MonkeyPatch, wo
 
 def run_pytest(folder: Path, require: str = "", *words: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of a folder under this conftest."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-rfE", *words, "."]
+    plugins = [f"-p{name}" for name in ("tests.tiers", "tests.summary", "tests.conftest", "no:cacheprovider")]
+    command = [sys.executable, "-m", "pytest", *plugins, "-rfE", *words, "."]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), REQUIRE: require, tiers.SEED: "7"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
 
@@ -149,7 +150,7 @@ def test_a_run_that_is_longer_than_its_budget_fails_only_where_that_is_asked(tmp
 
 
 def test_each_folder_of_tests_has_a_budget_and_what_the_tiers_name_is_there() -> None:
-    files = (ROOT / "tests").rglob("test_*.py")
+    files = [path for top in ("tests", "benchmarks") for path in (ROOT / top).rglob("test_*.py")]
     assert {summary.folder_of(str(path.relative_to(ROOT))) for path in files} == set(summary.budgets())
     drawn = [name for names, _ in tiers.DRAWN for name in names]
     for name in (*tiers.NOT_FAST, *tiers.ON_HADOOP, *tiers.LANES, *drawn):

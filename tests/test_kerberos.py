@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from eps.errors import ConfigError
-from eps.hadoop.kerberos import HttpAuth, first_principal, java_options, keytab_for, keytab_of, nobody
+from eps.hadoop.kerberos import HttpAuth, first_principal, java_options, keytab_for, keytab_of, no_credentials
 
 
 def text(value: str) -> bytes:
@@ -47,7 +47,7 @@ def test_the_first_principal_of_a_keytab_logs_in(tmp_path: Path, keytab: bytes, 
 def test_the_keys_of_one_are_taken_out_of_those_of_several() -> None:
     keytab = b"\x05\x02" + SERVICE + ADA + HOLE + SERVICE + ADA
     assert keytab_for(keytab, "ada@LAKE.ORG") == b"\x05\x02" + ADA + ADA
-    with pytest.raises(ValueError, match=r"there is no key of eve@LAKE\.ORG in it"):
+    with pytest.raises(ValueError, match=r"eve@LAKE\.ORG"):
         keytab_for(keytab, "eve@LAKE.ORG")
 
 
@@ -55,9 +55,9 @@ def test_the_keys_of_one_are_taken_out_of_those_of_several() -> None:
 def test_what_is_no_keytab_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.keytab"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"KRB5_CLIENT_KTNAME is .*a\.keytab: is no keytab: "):
+    with pytest.raises(ConfigError, match=r"a\.keytab, which is no keytab"):
         keytab_of({"KRB5_CLIENT_KTNAME": str(path)})
-    with pytest.raises(ConfigError, match=r"none: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"none, .*No such file"):
         keytab_of({"KRB5_CLIENT_KTNAME": str(tmp_path / "none")})
 
 
@@ -74,9 +74,9 @@ def test_java_reads_the_settings_that_everybody_reads(tmp_path: Path) -> None:
 
 def test_who_has_no_ticket_is_told_what_to_do() -> None:
     for environ in ({}, {"KRB5CCNAME": "FILE:/tmp/krb5cc_0"}, {"KRB5CCNAME": "/tmp/krb5cc_0"}):
-        said = str(nobody(environ))
+        said = str(no_credentials(environ))
         assert "run kinit" in said and "KRB5_CLIENT_KTNAME" in said and "files only" not in said
-    assert "files only, but KRB5CCNAME is KCM:0: set it to FILE:PATH" in str(nobody({"KRB5CCNAME": "KCM:0"}))
+    assert "files only, but KRB5CCNAME is KCM:0: set it to FILE:PATH" in str(no_credentials({"KRB5CCNAME": "KCM:0"}))
 
 
 def test_each_thread_proves_by_itself_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -15,11 +14,11 @@ from eps.core.reconfig import OPERATIONS, Change
 from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError, EpsError
 from eps.spec.changes import parse_change
-from eps.spec.file import RunRequest
-from eps.spec.job_spec import JobSpec
+from eps.spec.file import RunRequest, read_job_file
+from eps.spec.job_spec import SETTINGS, JobSpec
 from hscheduler.spec import _UNITS_MB, Spec, memory_mb
 
-FIELDS = [field.name for field in dataclasses.fields(JobSpec)]
+FIELDS = list(SETTINGS)
 NUMBERS = st.integers(1, 9)
 #: What a key of a TOML file can have.
 VALUES = st.recursive(
@@ -111,7 +110,7 @@ def test_any_file_is_settings_or_refused_with_its_name(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "some.toml"
     path.write_bytes(content)
-    for read in (JobSpec.read_toml, Spec.read):
+    for read in (read_job_file, Spec.read):
         try:
             read(path)
         except EpsError as error:

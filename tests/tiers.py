@@ -52,13 +52,13 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/integration/test_exactness.py::test_a9a",), 2),
     (("tests/integration/test_exactness.py::test_dnn",), 1),
     (("tests/integration/test_exactness.py::test_stale",), 2),
-    (("tests/integration/test_kill_in_plans.py::test_a_kill_before_what_moved",), 2),
-    (("tests/integration/test_data_plane.py::test_without_promised_bits",), 2),
+    (("tests/integration/test_kill_in_plans.py::test_a_kill_before_moved_partitions",), 2),
+    (("tests/integration/test_data_plane.py::test_without_exact_bits",), 2),
     (
         (
-            "tests/integration/test_chaos.py::test_members_that_nobody_reaches",
-            "tests/integration/test_chaos.py::test_a_job_of_which_all_was_killed",
-            "tests/integration/test_chaos.py::test_jobs_that_are_hit",
+            "tests/integration/test_chaos.py::test_unreachable_members",
+            "tests/integration/test_chaos.py::test_a_job_killed_as_a_whole",
+            "tests/integration/test_chaos.py::test_jobs_with_faults",
             "tests/integration/test_chaos.py::test_an_interrupt_ends",
         ),
         2,
@@ -80,7 +80,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (
         (
             "tests/integration/test_trials.py",
-            "tests/integration/test_doors.py::test_the_example",
+            "tests/integration/test_python_sweep.py::test_the_example",
             "tests/integration/test_trials_failures.py::test_objectives_in_processes",
             "tests/integration/test_trials_failures.py::test_interrupting",
         ),

@@ -1,17 +1,18 @@
-"""An attacker's hour: a process of another user against a running job and its scheduler, and what it achieved.
+"""Security test: a process of another user attacks running jobs and their scheduler.
 
 ::
 
     python tools/attack.py --seconds 120 [--seed N] [--tls] [--only KINDS] [--json] [--log FILE]
 
-Real jobs run one after the other, beside a service of H-scheduler, while a process of another user (``stranger.py``)
-attacks both: it takes the ports that a killed master lets go, lies there, replays what it heard, forges, floods and
-plants.  Meanwhile honest clients do what they always do.  At the end the verdict is computed from facts: the ledgers of
-the jobs, the hash of their models, what the honest clients were told, what the job's files say.
+Jobs run one after the other beside a service of H-scheduler.  The attacker (``stranger.py``) binds the ports of killed
+masters, sends false answers, replays recorded calls, forges proofs, floods ports and plants files.  Honest
+clients use the job and the service meanwhile.  The verdict is computed from the jobs' ledgers, the hashes of their
+models, the answers to honest clients, and the jobs' files.
 
-It needs root, to be another user, and a network namespace of its own: nothing outside of it is attacked.
+It needs root, to become another user, and its own network namespace, so that nothing outside is attacked.
 
-Exit codes: 0 where nothing was believed, lost or stopped; 1 where something was; 2 where it cannot be played here.
+Exit codes: 0 if no attack succeeded; 1 if a lie was believed, an update was lost or something stopped; 2 if the test
+cannot run here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-# Before gRPC is imported, which else tells of each handshake that fails.
+# Before gRPC is imported, which otherwise logs each failed handshake.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -51,34 +52,34 @@ from eps.system.waits import wait_for  # noqa: E402
 from tools.chaos.processes import marked, with_mark  # noqa: E402
 from tools.victims import END_S, FLOOD_S, STRETCH_S, VICTIM, Facts, Round, Service, judge_report, scan  # noqa: E402
 
-#: The user who attacks: nobody, whom no file belongs to.
+#: User id of the attacker: that of "nobody", who owns no files.
 STRANGER = 65_534
 JOB = {"data": "sklearn:breast_cancer", "model": "logistic", "splits": 6, "partitions": 6}
 #: A job trains about ten iterations a second.
 PER_SECOND, FEWEST_ITERATIONS, MOST_ITERATIONS = 8, 120, 1200
-#: Usual limit of descriptors: a flood is more than that.
+#: The usual limit of descriptors; a flood exceeds it.
 DESCRIPTORS = 1024
 _CLONE_NEWNET = 0x4000_0000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 class StrangerProcess:
-    """The process that attacks, from outside.
+    """The attacking process, seen from the driver.
 
     Parameters
     ----------
     told : dict
-        As of ``stranger.py``.
+        See :class:`tools.stranger.Stranger`.
     log : Path
-        Where each attempt is written to.
+        File for all attempts.
     """
 
     def __init__(self, told: dict[str, Any], log: Path) -> None:
         self.counts: dict[str, Counter[str]] = {}
-        #: Attempts that must not be.
+        #: Attempts whose outcome makes the test fail.
         self.noted: dict[str, list[str]] = {"accepted": [], "broken": []}
         self._log = log
-        #: gRPC writes what it does not like to the standard error stream.
+        #: The standard error stream, to which gRPC logs.
         self._complaints = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [sys.executable, str(ROOT / "tools" / "stranger.py")],
@@ -88,7 +89,7 @@ class StrangerProcess:
             cwd="/",
             stderr=self._complaints,
             env={"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1"},
-            # Ctrl-C is the driver's.
+            # Only the driver handles Ctrl-C.
             start_new_session=True,
         )
         self._say(told)
@@ -102,7 +103,7 @@ class StrangerProcess:
         pipe.flush()
 
     def tell(self, **order: Any) -> None:
-        """Tell it something, if it is there."""
+        """Send an order, if the process runs."""
         with suppress(OSError, ValueError):
             self._say(order)
 
@@ -117,15 +118,15 @@ class StrangerProcess:
                     what = f"{attempt['kind']}: {attempt['target']}: {attempt['detail']}"
                     self.noted[attempt["outcome"]].append(what)
 
-    def why_not(self) -> str:
-        """Return why it does not attack any more; empty while it does."""
+    def failure(self) -> str:
+        """Return why the process has exited; empty while it runs."""
         if self._process.poll() is None:
             return ""
         self._complaints.seek(0)
         return f"it ended with {self._process.returncode}: {self._complaints.read()[-500:]}"
 
     def end(self) -> None:
-        """End it."""
+        """End the process."""
         self.tell(over=True)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
@@ -136,12 +137,12 @@ class StrangerProcess:
 
 
 def isolate() -> None:
-    """Enter a network namespace of its own, with a loopback interface.
+    """Enter a new network namespace with a loopback interface.
 
     Raises
     ------
     OSError
-        This process may not.
+        This process lacks the right.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
@@ -156,7 +157,7 @@ def isolate() -> None:
 def attack(
     seconds: float, seed: int, tls: bool, only: list[str], log: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Play, and return what was found."""
+    """Run the test and return its result."""
     chance, facts = random.Random(seed), Facts()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most), most))
@@ -164,14 +165,13 @@ def attack(
         mark = stack.enter_context(marked())
         work = Path(tempfile.mkdtemp(prefix="eps-attack-"))
         stack.callback(shutil.rmtree, work, ignore_errors=True)
-        # Whoever is left of what was started here.
         stack.callback(end_all, mark)
         scratch, home, temporary = work / "scratch", work / "home", work / "tmp"
         for folder, mode in ((work, 0o755), (temporary, 0o1777), (scratch, 0o755)):
             folder.mkdir(exist_ok=True)
             folder.chmod(mode)
         os.environ.update(EPS_HOME=str(home), TMPDIR=str(temporary))
-        # tempfile remembers where it was.
+        # tempfile caches the folder.
         tempfile.tempdir = None
         certificates = ""
         with suppress(EpsError):
@@ -185,7 +185,7 @@ def attack(
         say(f"undisturbed: a job of {iterations} iterations")
         oracle = eps.run(name="oracle", workers=1, servers=1, **settings)["model_sha256"]
 
-        # With TLS the service listens on TCP as well.
+        # With TLS the service also listens on TCP.
         listen = ("--listen", "127.0.0.1:0") if tls else ()
         service = Service(home / "hscheduler", facts, random.Random(f"{seed}-service"), *listen)
         stack.callback(service.end)
@@ -209,7 +209,7 @@ def attack(
             report = Round({**settings, **more}, facts, stranger.tell, chance).play(mark)
             judge_report(facts, report, oracle)
             scan(facts, home, f"jobs/{VICTIM}")
-            if why := stranger.why_not():
+            if why := stranger.failure():
                 facts.stop(f"the attack itself: {why}")
                 break
         service.finish()
@@ -239,7 +239,7 @@ def attack(
 
 
 def wait_until_gone(facts: Facts, mark: str) -> None:
-    """Note processes of the victims that do not end."""
+    """Wait for all processes of the victims; note those that do not exit."""
     try:
         wait_for(lambda: not with_mark(mark), END_S, "the end of all processes")
     except EpsError:
@@ -247,7 +247,7 @@ def wait_until_gone(facts: Facts, mark: str) -> None:
 
 
 def end_all(mark: str) -> None:
-    """End all processes that carry a mark."""
+    """Kill all processes that carry ``mark``."""
     deadline_s = time.monotonic() + END_S
     while (pids := with_mark(mark)) and time.monotonic() < deadline_s:
         for pid in pids:
@@ -260,7 +260,7 @@ OUTCOMES = ("refused", "unreachable", "answered", "held", "accepted", "broken")
 
 
 def table(found: dict[str, Any]) -> str:
-    """Return what is printed at the end."""
+    """Return the result as a table."""
     lines = [f"{'attempt':26}{'tried':>8}" + "".join(f"{name:>13}" for name in OUTCOMES)]
     total: Counter[str] = Counter()
     for kind, counts in [*found["attempts"].items(), ("all", total)]:
@@ -277,13 +277,13 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Attack, and print what came of it."""
+    """Run the test and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="how long; default: 120")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of the attempts; default: 0")
-    parser.add_argument("--tls", action="store_true", help="the job encrypts its connections, and so listens on TCP")
+    parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="duration; default: 120")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the order of attempts; default: 0")
+    parser.add_argument("--tls", action="store_true", help="encrypt the job's connections, so that it listens on TCP")
     parser.add_argument(
-        "--only", default="", metavar="KINDS", help="kinds of attempts joined by commas, as the result names them"
+        "--only", default="", metavar="KINDS", help="kinds of attempts, joined by commas and named as in the result"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write each attempt and its outcome, one JSON a line")

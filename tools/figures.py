@@ -1,6 +1,6 @@
-"""Hold the figures that documents quote against the results that benchmarks wrote.
+"""Check the figures in documents against the results of the benchmarks.
 
-A comment after a paragraph or a table says where its figures come from:
+A comment after a paragraph or a table names the source of its figures:
 
     <!-- figures
     from yarn/compare.json
@@ -8,12 +8,12 @@ A comment after a paragraph or a table says where its figures come from:
     given 8 0.9
     -->
 
-``from`` names a file of ``benchmarks/results``.  Each line after it has a figure as the text writes it, and an
-expression over that file's keys with the same value after rounding; ``bar("NAME")`` is what was measured for a bar.
-``given`` lists numbers that are settings, bars or the paper's.  The comment covers the text since the heading, or
-since the comment before it.  There, every number that has a decimal point or one of UNITS behind it must be listed.
+``from`` names a file in ``benchmarks/results``.  Each later line has a figure as in the text, and an expression over
+the keys of that file with the same rounded value.  In it, ``bar("NAME")`` is the measured value of a bar.  ``given``
+lists numbers that are settings, bars or the paper's.  The comment covers the text since the heading or the
+comment before it.  In that text, every number with a decimal point or one of UNITS must be listed.
 
-``python -m tools.figures`` prints what does not hold; the exit code is 1 if there is anything.
+``python -m tools.figures`` prints the faults; the exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: Documents in which every figure must be listed, with or without such a comment.
+#: Documents in which every figure must be listed, also in text without a comment.
 PAGES = ("README.md", "docs/benchmarks.md", "benchmarks/README.md")
 
 UNITS = r" ?(?:%|ms|us|s|MB|GB|GB/s|MiB|GiB)(?!\w)| (?:times|percent)\b"
 _NUMBER = re.compile(rf"(?<![\w.,/-])-?\d[\d,]*(\.\d+(?:e-?\d+)?)?(?![\d.]*\.\d)(?P<unit>{UNITS})?")
 _BLOCK = re.compile(r"<!-- figures\n(.*?)\n-->", re.DOTALL)
-#: What is no figure: code, links, comments, and the versions of programs.
+#: Text without figures: code, links, comments and version numbers.
 _CODE = re.compile(
     r"```.*?```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|^    .*?$|\b(?:Python|Hadoop|TLS) \d[\d.]*(?: to \d[\d.]*)?",
     re.DOTALL | re.MULTILINE,
@@ -43,7 +43,7 @@ _CODE = re.compile(
 
 
 class Figure(NamedTuple):
-    """A number of a document, and where it comes from."""
+    """A number in a document and its source."""
 
     text: str
     file: str
@@ -67,7 +67,7 @@ def loaded(path: Path) -> Any:
 
 
 def value(figure: Figure, results: Path = RESULTS) -> float:
-    """Return what the expression of a figure is worth."""
+    """Evaluate the expression of a figure."""
     found = loaded(results / figure.file)
     names: dict[str, Any] = {"median": statistics.median, "mean": statistics.fmean, "file": found}
     names["bar"] = lambda name: next(bar.measured for bar in found.bars if bar.name == name)
@@ -105,7 +105,7 @@ def read(block: str) -> tuple[list[Figure], set[str]]:
 
 
 def sections(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the pieces of a document that a comment covers, with its comment; empty where there is none."""
+    """Yield (text, comment that covers it) for all of a document; the comment may be empty."""
     for part in re.split(r"^(?=#+ )", _fenced(text), flags=re.MULTILINE):
         before = 0
         for block in _BLOCK.finditer(part):
@@ -115,23 +115,25 @@ def sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _fenced(text: str) -> str:
-    """Return the text with the blocks of code blanked, whose lines may look like headings."""
+    """Return the text without blocks of code, whose lines may look like headings."""
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def numbers(text: str) -> set[str]:
-    """Return the numbers of a text that look like figures, outside of code and links."""
+    """Return the figures in a text, outside of code and links."""
     found = _NUMBER.finditer(_CODE.sub(" ", text))
     return {each[0].removesuffix(each["unit"] or "").rstrip(",") for each in found if each[1] or each["unit"]}
 
 
 def faults(text: str, *, every: bool = True, results: Path = RESULTS) -> list[str]:
-    """Return what is wrong with the figures of a document.
+    """Return the faults of a document's figures.
 
     Parameters
     ----------
+    text : str
     every : bool
-        Figures of text that no comment covers count as well.
+        Whether figures in text without a comment are faults.
+    results : Path
     """
     found = []
     for part, block in sections(text):

@@ -1,8 +1,8 @@
-"""Measure the house: files and lines of each room, cycles of imports, large classes, files that run.
+"""Measure the structure of the code: files and lines of each package, import cycles, large classes, files that run.
 
 ``python -m tools.house`` prints the first three as JSON.  With ``--ways`` it also runs a job of two workers and two
-servers under a profiler, adds and kills members, and prints which files ran meanwhile in its processes.  A file
-counts if one of its functions ran; to be imported is not enough.
+servers under a profiler, adds and kills members, and prints the files that ran in its processes.  A file counts if one
+of its functions ran; an import is not enough.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("eps", "hscheduler")
 MOST_METHODS, MOST_ATTRIBUTES = 20, 15
 
-#: Put before all else into each Python process of a job: notes which files run, in slots of 50 ms.
+#: sitecustomize module of each Python process of the job; records which files run, in slots of 50 ms.
 PROFILER = """
 import os, sys, threading, time
 folder, root = os.environ["EPS_HOUSE_NOTES"], os.environ["EPS_HOUSE_ROOT"]
@@ -60,7 +60,7 @@ sys.setprofile(note)
 
 
 def sources() -> Iterable[tuple[str, str]]:
-    """Yield path from the root and text of each file that is not generated."""
+    """Yield (path relative to the root, text) of each file that is not generated."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             if "_pb2" not in path.name:
@@ -68,7 +68,7 @@ def sources() -> Iterable[tuple[str, str]]:
 
 
 def rooms() -> dict[str, dict[str, int]]:
-    """Return files and lines of each room."""
+    """Return the number of files and lines of each package."""
     files: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for path, text in sources():
@@ -81,7 +81,7 @@ def rooms() -> dict[str, dict[str, int]]:
 
 
 def large_classes() -> list[dict[str, Any]]:
-    """Return the classes with more methods or attributes than MOST_METHODS and MOST_ATTRIBUTES, the most first."""
+    """Return the classes that exceed MOST_METHODS or MOST_ATTRIBUTES, the largest first."""
     found = []
     for path, text in sources():
         for node in ast.walk(ast.parse(text)):
@@ -106,10 +106,7 @@ def large_classes() -> list[dict[str, Any]]:
 
 
 def cycles() -> dict[str, list[list[str]]]:
-    """Return the groups of files, and of rooms, that import each other in a circle.
-
-    Imports inside functions and for types count.
-    """
+    """Return the import cycles of files and of packages, including imports inside functions and for types."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     edges = [(name, to) for name in graph.modules for to in graph.find_modules_directly_imported_by(name)]
     between = [(".".join(a.split(".")[:2]), ".".join(b.split(".")[:2])) for a, b in edges]
@@ -127,7 +124,7 @@ def circles(edges: list[tuple[str, str]]) -> list[list[str]]:
 
 
 def ways() -> dict[str, Any]:
-    """Run a job under the profiler; return the files that ran while it trained, changed its size and lost members."""
+    """Run a job under the profiler; return the files that ran while it trained, was resized and lost members."""
     with tempfile.TemporaryDirectory(prefix="eps-house-") as folder:
         home, notes, first = (Path(folder) / name for name in ("home", "notes", "first"))
         for each in (home, notes, first):
@@ -196,9 +193,9 @@ def ways() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print what was measured."""
+    """Print the measurements as JSON."""
     parser = argparse.ArgumentParser(prog="python -m tools.house", description=__doc__.splitlines()[0])
-    parser.add_argument("--ways", action="store_true", help="run a job, too, and say which files ran")
+    parser.add_argument("--ways", action="store_true", help="also run a job and list the files that ran")
     words = parser.parse_args()
     found: dict[str, Any] = {"rooms": rooms(), "cycles": cycles(), "large_classes": large_classes()}
     if words.ways:

@@ -1,9 +1,9 @@
-"""Print the sentences of all errors and warnings, one a line: tests/messages.txt is this list.
+"""List the messages of all errors and warnings; tests/messages.txt is this list.
 
     python tools/messages.py [--write]
 
-A message is the text that an error is raised with, or a warning or error logs.  Values stand in braces.  The list is
-read from the source, so that each changed sentence shows in one place, and is reviewed as text.
+A message is the text of a raised error or of a logged warning or error, with values in braces.  The list is made from
+the source, so that the diff of one file shows every changed message.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def listed() -> str:
 
 
 def main() -> int:
-    """Print the list, or write it."""
+    """Print the list, or write it to tests/messages.txt."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write tests/messages.txt")
     if parser.parse_args().write:

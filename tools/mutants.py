@@ -1,7 +1,7 @@
-"""The share of small faults that the tests find, in a seeded sample: ``python -m tools.mutants --count 40 --seed 1``.
+"""Mutation testing of the pure packages, on a seeded sample: ``python -m tools.mutants --count 40 --seed 1``.
 
-A mutant is a copy of the repository in which one comparison, number, operator or statement of a pure room is another.
-Each is run against the tests of that room until one fails.  What survives is printed with its line.
+A mutant is a copy of the repository with one changed comparison, number, operator or statement in a pure package.  The
+tests of that package run until one fails.  Mutants that survive are printed with their line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Pure room -> the tests of it that start no process.
+#: Pure package -> its tests that start no process.
 ROOMS = {
     "eps/core": ("tests/core/test_*.py", "tests/paper/test_eps_paper.py"),
     "hscheduler/core": (
@@ -31,13 +31,13 @@ ROOMS = {
         ),
     ),
 }
-#: Both ways.
+#: Operator -> its replacement, in both directions.
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.Eq: ast.NotEq, ast.Is: ast.IsNot, ast.In: ast.NotIn,
     ast.Add: ast.Sub, ast.And: ast.Or,
 }  # fmt: skip
 SWAPS |= {other: one for one, other in SWAPS.items()}
-#: A mutant that is slower than the original by this factor hangs.
+#: A mutant that is slower than the original by this factor counts as hung.
 PATIENCE = 5
 
 
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 def changes(tree: ast.AST) -> Iterator[Change]:
-    """Yield what can be changed in a tree, in place and in its order."""
+    """Yield the possible changes of a syntax tree, in its order; each is applied in place."""
     hints = {id(part) for node in ast.walk(tree) for hint in _hints(node) for part in ast.walk(hint)}
     for node in ast.walk(tree):
         if id(node) in hints:
@@ -84,13 +84,13 @@ def _operators(node: ast.AST) -> list[tuple[Any, ast.AST]]:
 
 
 def _hints(node: ast.AST) -> list[ast.AST]:
-    """Return what says a type, or how a class is made."""
+    """Return type hints and decorators, which are not changed."""
     hints = [hint for name in ("annotation", "returns") if (hint := getattr(node, name, None)) is not None]
     return [*hints, *getattr(node, "decorator_list", ())]
 
 
 def _acts(node: ast.AST) -> bool:
-    """Return whether a statement does something that no name error tells of where it is left out."""
+    """Return whether a statement has an effect whose removal causes no NameError."""
     if isinstance(node, ast.Assign):
         return not any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
     return isinstance(node, ast.AugAssign | ast.Delete) or (
@@ -99,10 +99,10 @@ def _acts(node: ast.AST) -> bool:
 
 
 def run(folder: Path, room: str, timeout_s: float | None = None) -> bool:
-    """Return whether the tests of a room pass in a copy."""
+    """Return whether the tests of a package pass in a copy of the repository."""
     files = [str(path) for pattern in ROOMS[room] for path in sorted(folder.glob(pattern))]
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files]
-    # What was compiled of one mutant must not be taken for the next.
+    # Bytecode of one mutant must not be used for the next.
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s)
@@ -115,8 +115,8 @@ def run(folder: Path, room: str, timeout_s: float | None = None) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=40, help="how many mutants; default: 40")
-    parser.add_argument("--seed", type=int, default=1, help="from which the sample is drawn; default: 1")
+    parser.add_argument("--count", type=int, default=40, help="number of mutants; default: 40")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample; default: 1")
     args = parser.parse_args()
     paths = [path for room in ROOMS for path in sorted((ROOT / room).glob("*.py"))]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
@@ -143,7 +143,7 @@ def main() -> int:
             killed += not survives
             verdict = "survives" if survives else "killed  "
             print(f"{verdict} {path.relative_to(ROOT)}:{change.line}: {change.what}", flush=True)
-    print(f"killed {killed} of {len(sample)} (of {len(all_of_them)} that there are; seed {args.seed})")
+    print(f"killed {killed} of {len(sample)} sampled from {len(all_of_them)} mutants (seed {args.seed})")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Write docs/reference.md: commands, options, settings, variables and exit codes, from the parsers and the settings.
+"""Generate docs/reference.md from the parsers and settings: commands, options, settings, variables, exit codes.
 
-``python -m tools.reference`` writes it; ``--check`` only says, by its exit code, whether it is up to date.
+``python -m tools.reference`` writes it.  With ``--check`` the exit code is 1 if it is not up to date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import eps.cli.parser
 import hscheduler.cli
 from eps.cli.exits import EXIT_CODES
-from eps.spec.file import TABLES
+from eps.spec.job_spec import TABLES
 from hscheduler.spec import ClusterSpec, SweepSpec
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
@@ -62,7 +62,7 @@ _SPACE = """\
 `[job]` has the settings that all trials share, as in [a job's file](#a-jobs-file).
 """
 
-#: What scripts call from Python (tests/surface holds it), by module; what a version lacks is left out.
+#: Module -> its public names for scripts (tests/surface checks them); names that do not exist are left out.
 NAMES = {
     "eps": (
         "run load Job.start Job.find Job.resume Job.status Job.history Job.wait Job.report Job.export Job.scale "
@@ -77,7 +77,7 @@ NAMES = {
     ),
 }
 
-#: Variables that a user may set.  Those by which a supervisor starts processes are not among them.
+#: Environment variables for users, without those that a supervisor sets for its processes.
 VARIABLES = {
     "EPS_HOME": "folder of jobs, data caches and services; only its user may write to it (default `~/.eps`)",
     "EPS_KERNELS": "`auto` (compiled kernels for large models; the default), `numba` (always) or `numpy` (never)",
@@ -109,18 +109,18 @@ def page() -> str:
 
 
 def commands(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield a section for each command of a program; options of its first command are not repeated."""
+    """Yield a section for each command of a program; the options of its first command are not repeated."""
     known: set[tuple[str, str]] = set()
     for inner in leaves(parser):
         rows = {row(each) for each in inner._actions if each.option_strings}
         shared = known & rows
-        # Commands that have a --json or --home in common are no reason to send the reader to another section.
+        # A few common options, such as --json, are repeated; only many are replaced by a link.
         yield section(inner, shared if len(shared) > 20 else set(), next(leaves(parser)).prog)
         known = known or rows
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parsers of commands that have no commands below them."""
+    """Yield the parsers of all commands that have no subcommands."""
     inner = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     if not inner:
         yield parser
@@ -134,7 +134,8 @@ def section(parser: argparse.ArgumentParser, shared: set[tuple[str, str]], first
     words = [positional(each) for each in parser._actions if not each.option_strings]
     options = any(each.option_strings for each in parser._actions if each.dest != "help")
     usage = " ".join([parser.prog, *(["[OPTIONS]"] if options else []), *words])
-    parts = [f"### {parser.prog}\n", f"    {usage}\n", f"{cell(parser.description or '', '')}\n"]
+    paragraphs = re.split(r"\n\n|\n(?=  - )", parser.description or "")
+    parts = [f"### {parser.prog}\n", f"    {usage}\n", *(f"{cell(each, '')}\n" for each in paragraphs)]
     if shared:
         parts.append(f"It takes the options of [{first}](#{first.replace(' ', '-')}) as well.\n")
     for group in parser._action_groups:
@@ -148,7 +149,7 @@ def section(parser: argparse.ArgumentParser, shared: set[tuple[str, str]], first
 
 
 def positional(action: argparse.Action) -> str:
-    """Return how an argument without dashes stands in the usage."""
+    """Return a positional argument as in the usage line."""
     name = str(action.metavar or action.dest)
     if action.nargs == "?":
         return f"[{name}]"
@@ -156,11 +157,11 @@ def positional(action: argparse.Action) -> str:
 
 
 def row(action: argparse.Action) -> tuple[str, str]:
-    """Return an option and its help."""
+    """Return an argument and its help."""
     text = cell(str(action.help or "").replace("%%", "%"))
     if not action.option_strings:
         return f"`{cell(str(action.metavar or action.dest))}`", text
-    # Of the two spellings of a time the short one is documented.
+    # A time has two spellings; the short one is documented.
     name = action.option_strings[0]
     takes = action.nargs != 0 and not isinstance(action, argparse.BooleanOptionalAction)
     if isinstance(action, argparse.BooleanOptionalAction):
@@ -190,7 +191,7 @@ def keys(settings: type[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """Yield what can be called from Python, with the first sentence of its docstring."""
+    """Yield the signature of each public name and the first paragraph of its docstring."""
     for module, public in NAMES.items():
         for name in public.split():
             found: Any = importlib.import_module(module)
@@ -201,7 +202,7 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def parameters(found: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a function without types, and without those that are not for callers."""
+    """Return the parameters of a function without types, without ``self``, private ones and default callbacks."""
     return [
         each.replace(annotation=inspect.Parameter.empty)
         for each in inspect.signature(found).parameters.values()
@@ -210,19 +211,19 @@ def parameters(found: Any) -> list[inspect.Parameter]:
 
 
 def first_line(found: Any) -> str:
-    """Return the first line of a docstring; roles such as ``:meth:`` are left out."""
+    """Return the first paragraph of a docstring without roles such as ``:meth:``."""
     return cell(re.sub(r":\w+:`[~.]*([^`]*)`", r"`\1`", (inspect.getdoc(found) or "").split("\n\n")[0]))
 
 
 def exit_codes() -> Iterator[tuple[str, str]]:
-    """Yield the exit codes and what they mean."""
+    """Yield the exit codes and their meaning."""
     for line in EXIT_CODES.splitlines()[1:]:
         code, _, text = line.strip().partition(" ")
         yield code, text.strip()
 
 
 def cell(text: str, bar: str = "\\|") -> str:
-    """Return a text that fits a cell of a table."""
+    """Return ``text`` as one line, for a cell of a table."""
     return " ".join(text.split()).replace("|", bar or "|").replace("``", "`")
 
 
@@ -234,7 +235,7 @@ def table(heads: tuple[str, ...], rows: Any) -> str:
 
 
 def main() -> int:
-    """Write the page, or say whether it is up to date."""
+    """Write the page, or check whether it is up to date."""
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page would change")
     if parser.parse_args().check:

@@ -1,6 +1,7 @@
-"""A server that lies: it takes ports that a job has let go, and answers there as the job's own processes would.
+"""A rogue server: it binds ports that a job has freed and answers like the job's own processes.
 
-It holds no secret of the job.  Every lie carries :data:`MARK`, so that a driver finds it wherever somebody believed it.
+It has no secret of the job.  Every false answer contains :data:`MARK`, so that the driver finds it in files and answers
+of a process that believed it.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from eps.pb import control_pb2 as pb
 from hscheduler.pb import scheduler_pb2 as spb
 
 MARK = "rogue-says-so"
-#: Key of the metadata by which the stranger and its rogue know each other.
+#: Key of the metadata by which the stranger and its rogue recognise each other.
 MARK_KEY = "rogue"
-#: Of a plan that no master has made.
+#: Number of a plan that no honest master reaches.
 ROGUE_PLAN = 424_242
-#: A generation of a master that no honest one reaches.
+#: Generation that no honest master reaches.
 AHEAD = 1000
-#: A freed port is taken within this time, and kept for so long; what is taken longer would only be avoided.
+#: Interval between attempts to bind freed ports, and how long a port is kept: victims avoid one that is taken longer.
 GRAB_S, KEEP_S = 0.002, 5.0
-#: A port at which nobody has listened for so long is not waited for any more.
+#: A port that has been closed for this long is no longer tried.
 FORGET_S = 30.0
 _MOST_PIPES = 64
 _MOST_RECORDED_BYTES = 1 << 16
 
-#: What was tried, at what, how it went ("answered": somebody came, and was told a lie), and details.
+#: Takes kind, target, outcome and details of an attempt; "answered" means that a victim got a false answer.
 Tell = Callable[[str, str, str, str], None]
 
 
 @dataclass(frozen=True)
 class HeardCall:
-    """A call of an honest process that came to a port which the rogue has taken."""
+    """A call of an honest process to a port of the rogue."""
 
     method: str
     metadata: tuple[tuple[str, Any], ...]
@@ -73,7 +74,7 @@ def _plan() -> str:
 
 
 def _orders(request: bytes) -> Iterator[bytes]:
-    """Answer a member as a later master would, which ends the job."""
+    """Yield the orders of a false later master, which ends the job."""
     generation = AHEAD
     with suppress(Exception):
         generation += max((r.hello.generation for r in pb.Reports.FromString(request).reports), default=0)
@@ -84,7 +85,7 @@ def _orders(request: bytes) -> Iterator[bytes]:
 
 
 def _lies(method: str, request: bytes) -> Iterator[bytes]:
-    """Yield what a call of a method is answered."""
+    """Yield the false answers to a call."""
     service, _, name = method.rpartition("/")
     if name == "Attach":
         yield from _orders(request)
@@ -111,7 +112,7 @@ def _lies(method: str, request: bytes) -> Iterator[bytes]:
 
 
 def _calls() -> list[tuple[str, bytes]]:
-    """Return methods of the job master and the scheduler, each with a request that would do harm."""
+    """Return (method, request) pairs for the job master and the scheduler that would do harm if accepted."""
     job, scheduler, more = "/eps.pb.JobMaster/", "/hscheduler.pb.HScheduler/", MARK
     hello = pb.Report(hello=pb.Hello(container_id="container-0001", pid=1, generation=1, name="worker-1"))
     killer = pb.Report(hello=pb.Hello(container_id=more, pid=1, generation=AHEAD, name="worker-9"))
@@ -142,7 +143,7 @@ def _calls() -> list[tuple[str, bytes]]:
     return [*calls, ("/eps.pb.Unknown/Method", b"\xff")]
 
 
-#: Methods, each with a request, as a stranger may call them.
+#: (method, request) pairs.
 CALLS = _calls()
 
 
@@ -151,7 +152,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
         self._heard = heard
 
     def service(self, details: Any) -> Any:
-        """Return what answers any method; on the wire all four kinds are the same."""
+        """Return a handler for any method; the four kinds of gRPC methods look the same on the wire."""
         method, metadata = details.method, tuple((str(k), v) for k, v in details.invocation_metadata)
 
         def answer(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
@@ -165,23 +166,23 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
 
 
 class Rogue:
-    """Takes every port that the victims let go, and lies there.
+    """Binds every port that the victims free, and sends false answers there.
 
     Parameters
     ----------
     tell : Tell
     ports : callable
-        Returns the TCP ports at which the victims listen.
+        Returns the TCP ports on which the victims listen.
     certificates : Path, optional
-        Of an authority of its own, for victims that speak TLS.
+        Folder of certificates of another authority, for victims that use TLS.
     """
 
     def __init__(self, tell: Tell, ports: Callable[[], set[int]], certificates: Path | None) -> None:
         self._tell = tell
         self._ports = ports
-        #: What honest processes said here, the latest of it: to be said again elsewhere.
+        #: The latest calls of honest processes, for replays.
         self.heard: deque[HeardCall] = deque(maxlen=64)
-        #: The first bytes of connections that came here.
+        #: The first bytes of the latest connections, for replays.
         self.recorded: deque[bytes] = deque(maxlen=64)
         self.taken: set[int] = set()
         self._seen: dict[int, float] = {}
@@ -215,7 +216,7 @@ class Rogue:
             time.sleep(GRAB_S)
 
     def take(self, port: int, kind: str) -> bool:
-        """Listen on a port where nobody does; return whether that was possible."""
+        """Listen on a free port; return whether that succeeded."""
         listening = socket.socket()
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,7 +246,7 @@ class Rogue:
         self.taken.discard(port)
 
     def _serve(self, caller: socket.socket) -> None:
-        """Find out what a caller speaks, and have it answered."""
+        """Detect the protocol of a caller and answer."""
         try:
             with caller, suppress(OSError):
                 caller.settimeout(KEEP_S)
@@ -285,27 +286,27 @@ def _copy(source: socket.socket, target: socket.socket, said: bytearray | None) 
 
 
 def listening_ports(owner: int) -> set[int]:
-    """Return the TCP ports of the loopback interface at which processes of a user listen, as anybody can see them."""
+    """Return the TCP ports on which processes of ``owner`` listen, as any user can see them."""
     found = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/net/{name}").read_text(encoding="utf-8").splitlines()[1:]:
                 words = line.split()
                 host, port = words[1].split(":")
-                # 0A: listening.  127.0.0.2 is where the driver records.
+                # 0A: listening.  The driver's recorder uses 127.0.0.2.
                 if words[3] == "0A" and int(words[7]) == owner and host != "0200007F":
                     found.add(int(port, 16))
     return found
 
 
 def unix_sockets() -> tuple[set[str], set[str]]:
-    """Return the names of abstract sockets and the paths of others that listen, as anybody can see them."""
+    """Return (names of abstract sockets, paths of other sockets) that listen, as any user can see them."""
     names: set[str] = set()
     paths: set[str] = set()
     with suppress(OSError):
         for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
             words = line.split(maxsplit=7)
-            # The flag says that it listens.
+            # The flag of a listening socket.
             if len(words) < 8 or int(words[3], 16) != 0x10000:
                 continue
             (names if words[7].startswith("@") else paths).add(words[7])

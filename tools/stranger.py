@@ -1,15 +1,15 @@
-"""A process of another user that attacks a job and its scheduler: it knows and may what any other user does.
+"""The attacking process: it has the knowledge and the rights of any other user of the host.
 
-Started by ``attack.py`` as root, it gives up all rights before it looks at anything.  It is told what ``ps`` and the
-documentation tell anybody (process ids, names of folders), and it tells each attempt and its outcome, one JSON line
-each:
+``attack.py`` starts it as root; it drops all rights before it does anything.  The driver gives it what ``ps`` and the
+documentation tell any user: process ids and names of folders.  It prints each attempt with its outcome as a line of
+JSON.  Outcomes are:
 
-* ``refused``: a victim, or the system, said no, or ended the connection without a word;
-* ``unreachable``: there was no way to anything that could have been asked;
-* ``answered``: somebody was lied to, or a public page was read; whether that was believed the driver finds out;
-* ``held``: a name, a port or a connection that was free is held for a while;
-* ``accepted``: a victim did, or showed, what it must not;
-* ``broken``: a fault of the attack itself.
+* ``refused``: a victim or the system refused, or closed the connection;
+* ``unreachable``: there was nothing to attack;
+* ``answered``: a victim got a false answer, or a public page was read; the driver finds out whether it was believed;
+* ``held``: a free name, port or connection was held for a while;
+* ``accepted``: a victim did or showed something that it must not;
+* ``broken``: the attack itself failed.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from eps.net.arrays.api import Message
 from eps.net.arrays.frames import Kind, whole
 from tools.rogue import CALLS, MARK, MARK_KEY, HeardCall, Rogue, listening_ports, unix_sockets
 
-#: Attempts at once, how long one waits for an answer, and the pause after it.
+#: Number of parallel attempts, timeout of an answer, and pause after an attempt.
 THREADS, ANSWER_S, PAUSE_S = 4, 1.5, 0.15
-#: More connections than a process may have descriptors, as the usual limit is.
+#: Connections of a flood, more than the usual limit of descriptors, and of smaller attacks.
 FLOOD, CROWD = 1100, 150
 FEWEST_FLOOD_S, SLOW_S = 3.0, 1.5
-#: Whether a port speaks HTTP is found out within this time, and believed for so long where it does not.
+#: Timeout of the check whether a port serves HTTP, and how long a negative result is cached.
 PROBE_S, KNOWN_S = 0.3, 5.0
 _PR_SET_PDEATHSIG = 1
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-#: What a listener of the data plane says to who has proved the job's token.
+#: What a listener of the data plane sends after a valid proof of the job's token.
 _GREETING = b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO))
 _SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
 _STATUS_REFUSED = {
@@ -73,9 +73,10 @@ class Stranger:
     Parameters
     ----------
     told : dict
-        ``owner`` (user id of the victims), ``folders`` (of theirs, by name), ``temporary`` (where they make temporary
-        files), ``scratch`` (the stranger's own), ``certificates`` (of another authority, or empty), ``flood_s``
-        (of the longest flood), ``only`` (kinds of attempts, empty for all), ``seed``.
+        ``owner`` (user id of the victims), ``folders`` (paths of their folders), ``temporary`` (their folder for
+        temporary files), ``scratch`` (the stranger's own folder), ``certificates`` (folder of certificates of another
+        authority, or empty), ``flood_s`` (duration of the longest flood), ``only`` (kinds of attempts, empty for all),
+        ``seed``.
     """
 
     def __init__(self, told: dict[str, Any]) -> None:
@@ -89,13 +90,13 @@ class Stranger:
         self._pids: list[int] = []
         self._ports: set[int] = set()
         self._names: set[str] = set()
-        #: What the driver recorded of honest clients.
+        #: Bytes of honest clients, recorded by the driver.
         self._recorded: deque[bytes] = deque(maxlen=32)
-        #: Port -> whether it speaks HTTP, and when that was found out.
+        #: Port -> whether it serves HTTP, and when that was checked.
         self._pages: dict[int, tuple[bool, float]] = {}
         self._flooding = threading.Lock()
         self._rogue = Rogue(self.tell, lambda: listening_ports(self._owner), self._certificates)
-        #: Each with how often it is chosen.
+        #: Attack -> its weight in the random choice.
         self._attacks = {
             self.unproven_call: 10, self.forged_proof: 4, self.replayed_call: 8, self.replayed_bytes: 5,
             self.tls_of_another_authority: 3, self.garbage: 4, self.half_open_stream: 3, self.huge_frame: 3,
@@ -105,13 +106,13 @@ class Stranger:
         }  # fmt: skip
 
     def tell(self, kind: str, target: str, outcome: str, detail: str = "") -> None:
-        """Tell the driver of an attempt."""
+        """Print an attempt for the driver."""
         record = {"kind": kind, "target": target, "outcome": outcome, "detail": detail[:200]}
         with self._telling:
             print(json.dumps({"at_s": round(time.time(), 3), **record}), flush=True)
 
     def run(self) -> None:
-        """Attack until the driver says that it is over, or has gone."""
+        """Attack until the driver ends the test or exits."""
         for number in range(THREADS):
             threading.Thread(
                 target=self._attack_on, args=(random.Random(f"{self._seed}-{number}"),), daemon=True
@@ -142,17 +143,17 @@ class Stranger:
             time.sleep(chance.uniform(0, PAUSE_S))
 
     def _look(self) -> None:
-        # Those that have gone are tried as well: another process may be there by now.
+        # Closed ports are kept: another process may listen there later.
         self._ports |= listening_ports(self._owner)
         if len(self._ports) > 64:
             self._ports = listening_ports(self._owner)
         self._names |= {name for name in unix_sockets()[0] if not name.startswith("@stranger")}
 
     def _port(self, kind: str, chance: random.Random) -> int:
-        """Return a port to try; 0, which is told, where the victims have none."""
+        """Return a port to attack; report the attempt and return 0 if the victims have none."""
         ports = sorted((listening_ports(self._owner) or self._ports) - self._rogue.taken)
         if not ports:
-            self.tell(kind, "any port", "unreachable", "the victims listen at no port")
+            self.tell(kind, "any port", "unreachable", "the victims listen on no port")
             return 0
         return chance.choice(ports)
 
@@ -169,13 +170,13 @@ class Stranger:
         call: Any = None
         own = (*metadata, (MARK_KEY, "1"))
         try:
-            # On the wire all four kinds of methods are the same.
+            # The four kinds of gRPC methods look the same on the wire.
             call = channel.stream_stream(method)(iter([request]), timeout=ANSWER_S, metadata=own)
             first = next(call, None)
             if any(key == MARK_KEY for key, _ in call.initial_metadata()):
-                self.tell(kind, where, "unreachable", "the rogue itself has that port by now")
+                self.tell(kind, where, "unreachable", "the rogue itself has that port now")
                 return
-            # What ends without a status is a call of a stream that nobody has answered.
+            # A stream that ends without a message was not answered.
             self.tell(kind, where, "refused" if first is None else "accepted", repr(first))
         except grpc.RpcError as error:
             self.tell(kind, where, _outcome(error), f"{error.code()}: {error.details()}")
@@ -185,12 +186,12 @@ class Stranger:
             channel.close()
 
     def unproven_call(self, kind: str, chance: random.Random) -> None:
-        """Ask for something as if nobody had to prove anything."""
+        """Call a method without a proof."""
         if port := self._port(kind, chance):
             self._call(kind, port, *chance.choice(CALLS))
 
     def forged_proof(self, kind: str, chance: random.Random) -> None:
-        """Show proofs that are made up, malformed or far too long."""
+        """Call a method with an invented, malformed or overlong proof."""
         if not (port := self._port(kind, chance)):
             return
         shaped = f"{int(time.time() * 1000)}.{chance.randbytes(16).hex()}.{chance.randbytes(32).hex()}"
@@ -198,10 +199,10 @@ class Stranger:
         self._call(kind, port, *chance.choice(CALLS), metadata=(("eps-proof", chance.choice(proofs)),))
 
     def replayed_call(self, kind: str, chance: random.Random) -> None:
-        """Say again, to whoever listens, what an honest process said to a port that was taken from its master."""
+        """Replay a call that an honest process made to the rogue."""
         heard = list(self._rogue.heard)
         if not heard:
-            self.tell(kind, "", "unreachable", "no honest process has said anything here")
+            self.tell(kind, "", "unreachable", "no honest process has called the rogue")
             return
         call: HeardCall = chance.choice(heard)
         own = ("user-agent", "te", "content-type", "grpc-timeout", "grpc-accept-encoding", ":")
@@ -210,19 +211,19 @@ class Stranger:
             self._call(kind, port, call.method, call.request, metadata)
 
     def replayed_bytes(self, kind: str, chance: random.Random) -> None:
-        """Send again all that came on an honest connection."""
+        """Replay the bytes of an honest connection."""
         recorded = [*self._recorded, *self._rogue.recorded]
         if not recorded:
             self.tell(kind, "", "unreachable", "no bytes of an honest process were seen")
             return
         if port := self._port(kind, chance):
             answer = self._say(port, chance.choice(recorded))
-            # The names of our errors travel as they are.  Who repeats an answer says whether it counted twice.
+            # Errors are sent with their class names.  The driver judges whether an answered replay counted twice.
             refused = not answer or b"AuthenticationError" in answer or b"grpc-status" not in answer
             self.tell(kind, f"port {port}", "refused" if refused else "answered", repr(answer[:80]))
 
     def tls_of_another_authority(self, kind: str, chance: random.Random) -> None:
-        """Call with a certificate of another job."""
+        """Call with a certificate of another authority."""
         if self._certificates is None or not (port := self._port(kind, chance)):
             return
         ca, key, certificate = (
@@ -233,7 +234,7 @@ class Stranger:
         with socket.create_connection(("127.0.0.1", port), ANSWER_S) as plain:
             plain.settimeout(ANSWER_S)
             with suppress(OSError), context.wrap_socket(plain) as secured:
-                # What the victim shows is no secret; it is taken here for the authority.
+                # The victim's certificate is public; it is trusted here as an authority.
                 ca += ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"").encode()
         credentials = grpc.ssl_channel_credentials(ca, key, certificate)
         options = [("grpc.ssl_target_name_override", "eps-job"), ("grpc.enable_retries", 0)]
@@ -244,7 +245,7 @@ class Stranger:
     # ---- bytes
 
     def _say(self, port: int, *pieces: bytes) -> bytes:
-        """Return what a port answers to some bytes, as far as it comes soon."""
+        """Send bytes to a port; return its answer within :data:`ANSWER_S`."""
         with socket.create_connection(("127.0.0.1", port), ANSWER_S) as line:
             return _exchange(line, *pieces)
 
@@ -252,18 +253,18 @@ class Stranger:
         self.tell(kind, f"port {port}", "refused", f"{len(answer)} bytes came back")
 
     def garbage(self, kind: str, chance: random.Random) -> None:
-        """Send bytes that mean nothing."""
+        """Send random bytes."""
         if port := self._port(kind, chance):
             self._tell_bytes(kind, port, self._say(port, chance.randbytes(chance.choice([1, 64, 65_536]))))
 
     def half_open_stream(self, kind: str, chance: random.Random) -> None:
-        """Begin HTTP/2, and a request in it, and never go on."""
+        """Begin an HTTP/2 connection and a request, and stop there."""
         if port := self._port(kind, chance):
             headers = b"\0\x40\0\x01\x00" + struct.pack(">I", 1) + b"\x82"
             self._tell_bytes(kind, port, self._say(port, _PREFACE + _SETTINGS, headers))
 
     def huge_frame(self, kind: str, chance: random.Random) -> None:
-        """Announce a frame as large as can be, in HTTP/2 and on the data plane, and send some of it."""
+        """Announce the largest possible frame, in HTTP/2 or on the data plane, and send a part of it."""
         if port := self._port(kind, chance):
             http2 = _PREFACE + _SETTINGS + b"\xff\xff\xff\x00\x00" + struct.pack(">I", 1)
             van = b"EPSH\x01\0\0\0" + chance.randbytes(32) + b"\xff" * 64
@@ -277,19 +278,19 @@ class Stranger:
             self.tell(kind, f"port {port}", "held", f"for {SLOW_S:g} s")
 
     def churn(self, kind: str, chance: random.Random) -> None:
-        """Connect and go, again and again."""
+        """Connect and disconnect repeatedly."""
         if port := self._port(kind, chance):
             for _ in range(CROWD):
                 socket.create_connection(("127.0.0.1", port), ANSWER_S).close()
             self.tell(kind, f"port {port}", "held", f"{CROWD} connections one after the other")
 
     def crowd(self, kind: str, chance: random.Random) -> None:
-        """Hold connections and say nothing."""
+        """Hold silent connections."""
         if port := self._port(kind, chance):
             self._hold(kind, port, CROWD, SLOW_S)
 
     def flood(self, kind: str, chance: random.Random) -> None:
-        """Hold more connections than a process can have, and say nothing, or half of a request; one flood at a time."""
+        """Hold more connections than a process can have, silent or with half a request; one flood at a time."""
         port = self._page(kind, chance) if chance.random() < 0.5 else self._port(kind, chance)
         if port and self._flooding.acquire(blocking=False):
             try:
@@ -312,7 +313,7 @@ class Stranger:
         self.tell(kind, f"port {port}", "held", f"{held} connections for {lasts_s:.1f} s")
 
     def handshake(self, kind: str, chance: random.Random) -> None:
-        """Prove a token on the data plane that is none, or send its own proof back to the listener."""
+        """Send a false proof on the data plane, or the listener's own proof."""
         if port := self._port(kind, chance):
             with socket.create_connection(("127.0.0.1", port), ANSWER_S) as line:
                 self._shake(kind, f"port {port}", line, chance)
@@ -325,7 +326,7 @@ class Stranger:
         self.tell(kind, where, outcome, f"{len(answer)} and {len(greeting)} bytes came back")
 
     def unix_socket(self, kind: str, chance: random.Random) -> None:
-        """Connect to a Unix socket, by name or by path, and try to prove itself."""
+        """Connect to a Unix socket by name or path, and send a false proof."""
         names, paths = unix_sockets()
         places = sorted(name for name in names if not name.startswith("@stranger")) + sorted(paths)
         if not places:
@@ -342,13 +343,13 @@ class Stranger:
             if place.startswith("@"):
                 self._shake(kind, place, line, chance)
                 return
-        # A socket that lies in a folder of its owner alone is not even reached.
-        self.tell(kind, place, "accepted", "it can be connected to")
+        # A socket in a private folder cannot be reached at all.
+        self.tell(kind, place, "accepted", "it accepts connections")
 
     # ---- pages
 
     def _page(self, kind: str, chance: random.Random) -> int:
-        """Return a port at which HTTP is spoken; 0, which is told, where there is none."""
+        """Return a port that serves HTTP; report the attempt and return 0 if there is none."""
         ports = sorted(listening_ports(self._owner))
         chance.shuffle(ports)
         for port in ports:
@@ -369,7 +370,7 @@ class Stranger:
         self.tell(kind, f"port {port}", ("answered" if public else "accepted") if ok else "refused", repr(first))
 
     def wrong_host(self, kind: str, chance: random.Random) -> None:
-        """Ask for a page as a browser does that a foreign name has led here."""
+        """Request a page with a foreign host name, as in DNS rebinding."""
         if port := self._page(kind, chance):
             path = chance.choice(["/metrics", "/metrics", "/", "/report.json"])
             self._request(
@@ -377,28 +378,28 @@ class Stranger:
             )
 
     def big_headers(self, kind: str, chance: random.Random) -> None:
-        """Send more and longer headers than any browser."""
+        """Send more and longer headers than any browser does."""
         if port := self._page(kind, chance):
             lines = [b"X-%d: " % number + b"x" * 60_000 for number in range(chance.choice([2, 200]))]
             head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             self._request(kind, port, head + b"\r\n".join(lines) + b"\r\n\r\n", public=True)
 
     def slow_request(self, kind: str, chance: random.Random) -> None:
-        """Send a request byte by byte, and no end."""
+        """Send a request byte by byte, without an end."""
         if port := self._page(kind, chance):
             with socket.create_connection(("127.0.0.1", port), ANSWER_S) as line:
                 _trickle(line, b"GET / HTTP/1.1\r\nHost: localhost\r\n")
             self.tell(kind, f"port {port}", "held", f"for {SLOW_S:g} s")
 
     def wrong_method(self, kind: str, chance: random.Random) -> None:
-        """Ask a page to change something."""
+        """Send a page a method that would change something."""
         if port := self._page(kind, chance):
             method = chance.choice(["POST", "PUT", "DELETE"])
             body = f"{method} / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nConnection: close\r\n\r\nkill=true"
             self._request(kind, port, body.encode())
 
     def read_page(self, kind: str, chance: random.Random) -> None:
-        """Ask for a page as anybody may."""
+        """Request a page as any user may."""
         if port := self._page(kind, chance):
             path = chance.choice(["/metrics", "/", "/../../token", "/nothing"])
             head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -407,7 +408,7 @@ class Stranger:
     # ---- files and names
 
     def plant(self, kind: str, chance: random.Random) -> None:
-        """Put a file, a link, a folder or a socket where the victims have theirs, or move theirs away."""
+        """Create a file, link, folder or socket where the victims have theirs, or move theirs away."""
         folders = [*self._folders, *(Path(path).parent for path in unix_sockets()[1]), *self._theirs()]
         folder = chance.choice(folders)
         name = chance.choice(["master.json", "token", "lock", "master.sock", "service.json", "job.json"])
@@ -435,10 +436,10 @@ class Stranger:
         except OSError as error:
             self.tell(kind, str(made), "refused", str(error))
         else:
-            self.tell(kind, str(made), "accepted", "it was possible")
+            self.tell(kind, str(made), "accepted", "it succeeded")
 
     def _theirs(self) -> list[Path]:
-        """Return what the victims have among temporary files."""
+        """Return the victims' temporary files."""
         found = []
         with suppress(OSError):
             for entry in os.scandir(self._temporary):
@@ -448,7 +449,7 @@ class Stranger:
         return found
 
     def squat_name(self, kind: str, chance: random.Random) -> None:
-        """Take a name that the victims have, or had: of an abstract socket, or of a temporary file."""
+        """Take a name that the victims use or used, of an abstract socket or a temporary file."""
         if chance.random() < 0.5 and self._names:
             name = chance.choice(sorted(self._names))
             with socket.socket(socket.AF_UNIX) as sock:
@@ -458,7 +459,7 @@ class Stranger:
                 except OSError as error:
                     self.tell(kind, name, "refused", str(error))
                     return
-                self.tell(kind, name, "held", f"it is not used any more; for {SLOW_S:g} s")
+                self.tell(kind, name, "held", f"it is no longer used; for {SLOW_S:g} s")
                 time.sleep(SLOW_S)
             return
         mine = [f"eps-{self._owner}", f"eps-{os.getpid() + 1}", "eps", "hscheduler", *(p.name for p in self._theirs())]
@@ -471,21 +472,21 @@ class Stranger:
             return
         self.tell(kind, str(made), "held", f"for {SLOW_S:g} s")
         time.sleep(SLOW_S)
-        # Whoever used it has left something, and then it stays, for the driver to find.
+        # If a victim used it, it is not empty; it stays for the driver to find.
         with suppress(OSError):
             made.rmdir()
             return
-        self.tell(kind, str(made), "accepted", "somebody used it")
+        self.tell(kind, str(made), "accepted", "a victim used it")
 
     def squat_port(self, kind: str, chance: random.Random) -> None:
-        """Listen at a port that the victims may take next."""
+        """Listen on a port that the victims may use next."""
         ports = sorted(listening_ports(self._owner) or self._ports)
         near = chance.choice(ports) + chance.randrange(-2, 3) if ports else chance.randrange(32768, 60999)
         if not (0 < near < 65536 and self._rogue.take(near, kind)):
             self.tell(kind, f"port {near}", "refused", "it is taken")
 
     def read_secrets(self, kind: str, chance: random.Random) -> None:
-        """Read what is in the victims' folders and processes."""
+        """Read the victims' files and the memory of their processes."""
         places = [folder / name for folder in self._folders for name in ("token", "tls/key.pem", "job.json")]
         pids = [Path("/proc", str(pid), name) for pid in self._pids for name in ("environ", "mem", "maps")]
         place = chance.choice([*places, *pids, *self._folders])
@@ -496,17 +497,17 @@ class Stranger:
         except OSError as error:
             self.tell(kind, str(place), "refused", str(error))
         else:
-            # Of a process that has just ended there is nothing to be read.
+            # Files of a process that has just exited are empty.
             self.tell(kind, str(place), "accepted" if found else "unreachable", repr(found))
 
     def signal(self, kind: str, chance: random.Random) -> None:
-        """End a process of the victims."""
+        """Send a signal to a process of the victims."""
         if not self._pids:
             return
         pid = chance.choice(self._pids)
         try:
             if os.stat(f"/proc/{pid}").st_uid != self._owner:
-                # It is another process by now.
+                # The pid belongs to another process now.
                 return
             os.kill(pid, chance.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM]))
         except (ProcessLookupError, FileNotFoundError):
@@ -514,28 +515,28 @@ class Stranger:
         except OSError as error:
             self.tell(kind, f"process {pid}", "refused", str(error))
         else:
-            self.tell(kind, f"process {pid}", "accepted", "it was possible")
+            self.tell(kind, f"process {pid}", "accepted", "it succeeded")
 
 
 def kind_of(attack: Callable[..., None]) -> str:
-    """Return what a kind of attempts is called in the result."""
+    """Return the name of an attack in the result."""
     return attack.__name__.replace("_", " ")
 
 
 def _outcome(error: Any) -> str:
-    """Return what a call came to that ended with an error."""
+    """Return the outcome of a call that ended with an error."""
     code, text = error.code(), error.details() or ""
     if code in _STATUS_REFUSED:
         return "refused"
     if code is grpc.StatusCode.UNAVAILABLE:
-        # Any other reason is a connection that was ended by the other side.
+        # For any other reason, the victim closed the connection.
         return "unreachable" if "Connection refused" in text else "refused"
-    # Any other status says that somebody looked at what the call asks.
+    # Any other status shows that a victim processed the call.
     return "unreachable" if code in _STATUS_UNREACHABLE else "accepted"
 
 
 def _exchange(line: socket.socket, *pieces: bytes, until: int = 1 << 16, within_s: float = ANSWER_S) -> bytes:
-    """Send bytes; return what comes back soon."""
+    """Send bytes; return the answer within ``within_s``."""
     answer, deadline_s = b"", time.monotonic() + within_s
     line.settimeout(within_s)
     with suppress(OSError):
@@ -557,18 +558,18 @@ def _trickle(line: socket.socket, data: bytes) -> None:
 
 
 def become(uid: int) -> None:
-    """Give up all rights but those of another user; end with the process that started this one."""
+    """Drop to the rights of another user; exit with the parent process."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    # After the change of the user, which clears it.
+    # After the change of user, which clears it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def warm_up() -> None:
-    """Let Python and gRPC import what they import when first used: another user cannot read root's files."""
+    """Make Python and gRPC import their lazy modules now: another user cannot read root's files."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -585,5 +586,5 @@ if __name__ == "__main__":
     become(int(first_line["uid"]))
     Stranger(first_line).run()
     sys.stdout.flush()
-    # Threads that still attack must not hold this up.
+    # Exit without waiting for threads that still attack.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A job and its scheduler as victims of ``attack.py``: honest clients use them, and note what they are told."""
+"""The victims of ``attack.py``: a job, its scheduler, and honest clients that record what they are told."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from tools.chaos.verdict import faults_of_report
 from tools.rogue import MARK, ROGUE_PLAN, unix_sockets
 
 VICTIM = "victim"
-#: Of each split in an iteration of the job that is attacked.
+#: Added to each split in an iteration of the attacked job.
 STRETCH_S = 0.02
 TRIAL = {"data": "sklearn:digits", "model": "softmax", "test": "0.2", "workers": 1, "servers": 1, "iterations": 40}
 TRIAL_STRETCH_S = 0.005
-#: Between two deaths of the job master, and between two changes of size; a master dies after progress only.
+#: Seconds between kills and between changes of size; the clocks that a job must complete between two kills.
 KILL_S, CHANGE_S, PROGRESS = (2.5, 5.0), (0.7, 2.0), 5
-#: Of these deaths so many are a worker's or a server's.
+#: Share of kills that hit a worker or server instead of the job master.
 MEMBER_PART = 0.25
-#: The service dies after so long, and then after pauses: some floods are longer than a client waits, and meet no death.
+#: Time of the first kill of the service, and pauses between kills; some floods end without one.
 FIRST_SERVICE_KILL_S, SERVICE_KILL_S = 8.0, (10.0, 90.0)
-#: How long a victim may take for what takes no time where nobody attacks.
+#: Timeouts for the victims under attack.
 ANSWER_S, START_S, TRIAL_S, JOB_S, END_S = 30.0, 60.0, 120.0, 120.0, 20.0
-#: A page must answer so long after the beginning of a flood, the longest of which lasts for so long.
+#: Time in which a page must answer, also during a flood, and the longest flood.
 PAGE_S, FLOOD_S = 90.0, 60.0
-#: Between two looks at the metrics of the job, and between two lists of processes for the stranger.
+#: Intervals between reads of the job's metrics, and between lists of processes sent to the stranger.
 METRICS_S, NEWS_S = 2.0, 1.0
 
 
 class Facts:
-    """What is found out; thread-safe."""
+    """The findings of the test; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,33 +68,33 @@ class Facts:
         self.done: Counter[str] = Counter()
 
     def believe(self, what: str) -> None:
-        """Note that somebody believed a stranger."""
+        """Note that a victim believed the stranger."""
         with self._lock:
             self.believed.append(what)
 
     def stop(self, what: str) -> None:
-        """Note that something did not go on."""
+        """Note that a victim stopped or did not answer."""
         with self._lock:
             self.stopped.append(what)
 
     def count(self, what: str, number: int = 1) -> None:
-        """Count what honest clients did, and what was done to the victims."""
+        """Count actions of honest clients, and kills."""
         with self._lock:
             self.done[what] += number
 
     def hear(self, what: str, told: Any) -> None:
-        """Look at what an honest client was told."""
+        """Check the answer to an honest client for the rogue's mark."""
         self.count("honest answers")
         if MARK in (text := told if isinstance(told, str) else json.dumps(told, default=str)):
             self.believe(f"{what} was told {text[:120]}")
 
     @property
     def holds(self) -> bool:
-        """True where nothing was believed, nothing lost, nothing stopped."""
+        """Whether no attack succeeded."""
         return not (self.believed or self.stopped or self.lost or self.applied_twice or self.other_models)
 
     def verdict(self) -> str:
-        """Return the last line."""
+        """Return the verdict as one line."""
         model = "same bits" if not self.other_models else f"{self.other_models} with other bits"
         return (
             f"believed: {len(self.believed)}, lost updates: {self.lost}, applied twice: {self.applied_twice}, "
@@ -103,14 +103,14 @@ class Facts:
 
 
 class Service:
-    """H-scheduler as a process, which is killed and started again, and its honest clients."""
+    """A process of H-scheduler that is killed and restarted, and its honest clients."""
 
     def __init__(self, folder: Path, facts: Facts, chance: random.Random, *flags: str) -> None:
         self._flags = flags
         self._directory, self._facts, self._chance = ServiceDir(folder), facts, chance
         self._process: subprocess.Popen[str] | None = None
         self._page = ""
-        #: The last lines that it printed.
+        #: The last lines of its output.
         self._said: deque[str] = deque()
         self.trials: list[str] = []
         self._over = threading.Event()
@@ -134,7 +134,7 @@ class Service:
         )
 
     def _await_page(self) -> None:
-        """Read what the service prints until it says where its page is."""
+        """Read the output of the service until it prints the address of its page."""
         assert self._process is not None and self._process.stdout is not None
         found, self._said = threading.Event(), deque(maxlen=20)
         said, output = self._said, self._process.stdout
@@ -152,7 +152,7 @@ class Service:
             self._facts.stop(f"the service does not start: {''.join(said)[-300:]}")
 
     def _use(self) -> None:
-        """Be the service's clients until it is over."""
+        """Act as the service's clients until the test ends."""
         next_kill_s = time.monotonic() + FIRST_SERVICE_KILL_S
         with SchedulerClient(self._directory, give_up_s=ANSWER_S) as client:
             while not self._over.wait(0.5):
@@ -174,7 +174,7 @@ class Service:
         assert self._process is not None
         self._process.kill()
         self._process.wait(END_S)
-        # Whoever asks now comes to a port that another has taken meanwhile, or waits for the next service.
+        # A client that asks now reaches the rogue on the freed port, or waits for the next service.
         answered = threading.Thread(target=lambda: self._ask(client), daemon=True)
         answered.start()
         time.sleep(0.2)
@@ -207,7 +207,7 @@ class Service:
         while time.monotonic() < deadline_s:
             if self._over.is_set() and not to_the_end:
                 return
-            # The port of a page is another one when the service was started again.
+            # A restarted service has another port.
             try:
                 with urllib.request.urlopen(f"{self._page}metrics", timeout=5.0) as answer:
                     self._facts.hear("who looks at the page", answer.read().decode())
@@ -219,7 +219,7 @@ class Service:
         self._facts.stop(f"the page {self._page} does not answer for {PAGE_S:g} s: {error}")
 
     def finish(self) -> None:
-        """Wait for the trials to end, judge them, and end the service."""
+        """Wait for the trials, judge them, and end the service."""
         self._over.set()
         self._thread.join(2 * ANSWER_S)
         self._look_at_page(to_the_end=True)
@@ -242,7 +242,7 @@ class Service:
         self._facts.count("trials finished", job["phase"] == "finished")
 
     def end(self) -> None:
-        """End the service, and with it its jobs; harmless when repeated."""
+        """End the service and its jobs; idempotent."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(END_S)
@@ -256,7 +256,7 @@ class Service:
 
 
 class Round:
-    """One job that is attacked, and its honest clients."""
+    """One attacked job and its honest clients."""
 
     def __init__(
         self, settings: dict[str, Any], facts: Facts, tell: Callable[..., None], chance: random.Random
@@ -264,16 +264,16 @@ class Round:
         self._facts, self._tell, self._chance = facts, tell, chance
         self._job = eps.Job.start(name=VICTIM, workers=2, servers=2, **settings)
         self._link = Job(self._job.directory, patience_s=ANSWER_S)
-        #: Requests of honest clients, with the plan that each was told.
+        #: Request id of an honest client -> number of its plan, 0 before an answer.
         self._asked: dict[str, int] = {}
         self._clock = self._killed_at = -1
         self._size = {"workers": 2, "servers": 2}
         self._members: list[dict[str, Any]] = []
-        #: How often the job's metrics were asked for, and answered: one port is flooded, the next master's is not.
+        #: Number of requests for the job's metrics, and of answers.
         self._metrics: Counter[str] = Counter()
 
     def play(self, mark: str) -> dict[str, Any]:
-        """Use the job, and kill its masters, until it has ended; return its report."""
+        """Use the job and kill its masters until it has ended; return its report."""
         facts, job = self._facts, self._job
         deadline_s = time.monotonic() + JOB_S + 10 * STRETCH_S * self._iterations()
         next_kill_s, next_change_s, next_metrics_s, next_news_s, command = time.monotonic() + 1.0, 0.0, 0.0, 0.0, None
@@ -327,7 +327,7 @@ class Round:
                 self._clock, self._members = max(self._clock, status["clock"]), status["members"]
 
     def _read_metrics(self) -> None:
-        """Read what a job's master says of it, where its log says."""
+        """Read the metrics of the job from the address in its master's log."""
         with suppress(OSError, ValueError):
             log = self._job.directory.log("master").read_text(encoding="utf-8", errors="replace")
             if not (places := re.findall(r"http://127\.0\.0\.1:\d+/metrics", log)):
@@ -339,7 +339,7 @@ class Round:
             self._facts.count("metrics answered")
 
     def _kill(self) -> None:
-        """Kill the job master, and ask at once who is there; or a member."""
+        """Kill a member, or the job master; after a master, query the status at once."""
         directory = self._job.directory
         members = [member["pid"] for member in self._members if member.get("pid")]
         if members and self._chance.random() < MEMBER_PART:
@@ -372,7 +372,7 @@ class Round:
     # ---- changes of size
 
     def _change(self) -> None:
-        """Ask for a change, and again with the same id, over a line that is recorded for the stranger."""
+        """Request a change, then again with the same id over a proxy that records the bytes for the stranger."""
         role = self._chance.choice(["workers", "servers"])
         operation = Operation(f"{'add' if self._size[role] == 2 else 'remove'}-{role}")
         request_id = uuid.uuid4().hex
@@ -381,7 +381,7 @@ class Round:
             try:
                 plan = attempt(operation, request_id)
             except (EpsError, OSError):
-                # Refused, or the job has ended: the report says whether it counted.
+                # Refused, or the job has ended: the report shows whether it counted.
                 continue
             if plan == ROGUE_PLAN:
                 self._facts.believe(f"a client was told that {operation} is plan {plan}")
@@ -399,7 +399,7 @@ class Round:
         return int(record["plan_id"])
 
     def _ask_recorded(self, operation: Operation, request_id: str) -> int:
-        """Ask over a proxy that records what is said; 0 plans where the master has no TCP port."""
+        """Request a change over a recording proxy, or without it if the master has no TCP port."""
         place = read_json(self._job.directory.master_json) or {}
         host, port = str(place.get("host", "")), int(place.get("port") or 0)
         if host != "127.0.0.1" or not port:
@@ -420,7 +420,7 @@ class Round:
 
 
 class Recorder:
-    """A proxy for one connection to a port, at the same port of another loopback address: a proof names the port."""
+    """A proxy for one connection, on the same port of another loopback address, because a proof contains the port."""
 
     host = "127.0.0.2"
 
@@ -462,16 +462,16 @@ def _copy(source: socket.socket, target: socket.socket, said: bytearray) -> None
 
 
 def check_sockets(facts: Facts) -> None:
-    """Note sockets of the victims that lie where another user could have put them."""
+    """Note sockets of the victims in folders that another user can write to."""
     for path in unix_sockets()[1]:
         with suppress(OSError):
             folder = os.stat(Path(path).parent)
             if os.stat(path).st_uid == os.geteuid() and (folder.st_uid != os.geteuid() or folder.st_mode & 0o077):
-                facts.believe(f"{path} lies in a folder that is not its owner's alone")
+                facts.believe(f"{path} is in a folder that other users can access")
 
 
 def judge_report(facts: Facts, report: dict[str, Any], expected_sha256: str) -> None:
-    """Note what is wrong with a job that was attacked, as ``eps chaos`` judges it."""
+    """Note the faults of an attacked job, by the criteria of :mod:`tools.chaos.verdict`."""
     facts.count("jobs")
     ledger = report.get("ledger") or {}
     facts.lost += int(ledger.get("lost") or 0)
@@ -486,7 +486,7 @@ def judge_report(facts: Facts, report: dict[str, Any], expected_sha256: str) -> 
 
 
 def scan(facts: Facts, home: Path, folder: str = "") -> None:
-    """Note lies that stand in the victims' files: only who believed one writes it there."""
+    """Note files of the victims that contain the mark: only a process that believed a lie writes it."""
     for path in sorted((home / folder).rglob("*")):
         if path.is_file() and not path.is_symlink():
             with suppress(OSError):

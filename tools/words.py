@@ -189,7 +189,7 @@ def openings(lines: list[Text]) -> Iterator[Text]:
 
 
 def count(lines: list[Text]) -> dict[str, Any]:
-    """Return what the table shows."""
+    """Return the counts for the table."""
     flagged = {(line.path, line.line, line.kind) for line, _ in places(lines)}
     folders: dict[str, Counter[str]] = {}
     for path, _, kind in sorted(flagged):
@@ -218,7 +218,7 @@ def long_sentences(lines: list[Text]) -> list[tuple[Text, int]]:
 
 
 def main() -> int:
-    """Print what was counted, or the places."""
+    """Print the counts, or the places."""
     parser = argparse.ArgumentParser(prog="python -m tools.words", description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, help="folders or files (default: the whole project)")
     parser.add_argument("--list", action="store_true", help="print the places instead of the counts")

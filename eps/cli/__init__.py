@@ -10,7 +10,7 @@ from eps.cli.exits import run_program
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-#: Commands that begin something.
+#: Commands that start a job; if interrupted before it exists, they say so.
 STARTING = ("run", "submit", "resume")
 
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    # An interrupt may come while it is imported.
+    # Imported here, where run_program handles Ctrl-C.
     from eps.cli.parser import build_parser
 
     return build_parser()

@@ -1,4 +1,4 @@
-"""What the command lines of both programs have in common: how words that they cannot use are refused."""
+"""The argument parser of ``eps`` and ``hscheduler``: one-sentence errors, hints, short and long help."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _HELP = "help"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a program, and of each of its commands: what it refuses it says in one sentence.
+    """The parser of a program and of each of its commands; it reports an error in one sentence.
 
-    argparse prints the usage first, whose dozens of options hide that sentence, and has the parser of the whole program
-    refuse an option that a command does not know.
+    argparse would print the usage first, with dozens of options.  It would also let the program's parser, not the
+    command's, refuse a flag that the command does not have.
     """
 
-    #: Why an unknown option is none, where that is not plain.
+    #: Explains why this command does not take a flag; replaces the hint at a similar flag.
     why_unknown = ""
-    #: Arguments that ``--help`` shows, by their destinations, where there is ``--help-all`` for the others.
+    #: Destinations of the arguments that ``--help`` shows; empty if it shows all.
     common: frozenset[str] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # An abbreviation that is clear today is another option, or none, when the next one is added.
+        # A new flag could make an abbreviation in a script ambiguous.
         super().__init__(*args, **{"exit_on_error": False, "allow_abbrev": False, **kwargs})
-        # Wherever an option says that it is of one of these types.
+        # argparse names the function in its error: "invalid int value".
         self.register("type", int, _whole_number)
         self.register("type", float, _number)
 
     def show_only(self, common: Iterable[str]) -> None:
-        """Have ``--help`` show some arguments, and ``--help-all`` all of them."""
+        """Limit ``--help`` to the arguments in ``common``; add ``--help-all`` for the rest."""
         self.common = frozenset(common) | {"help", "help_all"}
         self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help="show all flags")
 
     def format_help(self) -> str:
-        """Return the help; of a parser with ``--help-all`` that of its common arguments."""
+        """Return the help, limited to :attr:`common` unless that is empty."""
         if not self.common:
             return super().format_help()
         helps = [(action, action.help) for action in self._actions]
@@ -55,7 +55,7 @@ class CommandParser(argparse.ArgumentParser):
                 action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all words; without any, a program with commands prints its help."""
+        """Parse the words; print the help if a program with commands gets none."""
         words = sys.argv[1:] if args is None else list(args)
         commands = self._commands()
         if commands and not words:
@@ -74,7 +74,6 @@ class CommandParser(argparse.ArgumentParser):
         return found, unknown
 
     def _commands(self) -> Sequence[str]:
-        """Return the commands that this parser has."""
         if self._subparsers is None:
             return ()
         return [name for action in self._subparsers._group_actions for name in action.choices or ()]
@@ -89,14 +88,12 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unknown flag {', '.join(flags)}{why or known}")
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and where to find what is right; end with the exit code of bad input."""
+        """Print the error and the command that shows help; exit with :data:`EXIT_BAD_INPUT`."""
         program = self.prog.partition(" ")[0]
         self.exit(EXIT_BAD_INPUT, f"{program}: {message} (see {self.prog} --help)\n")
 
 
 class _HelpAll(argparse.Action):
-    """Print the help of all arguments, and exit."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         assert isinstance(parser, CommandParser)
         parser.common = frozenset()
@@ -105,21 +102,33 @@ class _HelpAll(argparse.Action):
 
 
 def help_format(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter that leaves texts as they are, and has room for long flags beside their help."""
+    """Return a formatter that does not wrap descriptions and leaves 30 columns for flags."""
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
 
 
 def count(text: str) -> int:
-    """Return the number of things that an option asks for.  Raises ArgumentTypeError where it is none."""
+    """Return ``text`` as a whole number, at least 1.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The text is not such a number.
+    """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"is {text!r}, but must be a whole number, at least 1")
     return int(text)
 
 
 def given_name(text: str) -> str:
-    """Return a name as it is given.  Raises ArgumentTypeError where it is empty: by leaving it out one says that."""
+    """Return ``text`` unchanged.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The text is empty.  EPS chooses a name only if the flag is omitted.
+    """
     if not text:
-        raise argparse.ArgumentTypeError("is '', but must not be empty: leave it out to have one chosen")
+        raise argparse.ArgumentTypeError("is '', but must not be empty: omit the flag and EPS chooses a name")
     return text
 
 
@@ -138,9 +147,9 @@ def _number(text: str) -> float:
 
 
 def _sentence(error: argparse.ArgumentError) -> str:
-    """Return what argparse finds wrong, as it is said elsewhere: by the name, without its dashes."""
+    """Return an error of argparse in the form of EPS's errors: ``NAME is VALUE, but must be RULE``."""
     message = _CHOICE.sub(r"is \1, but must be one of \2", error.message)
     if error.argument_name is None:
         return message
-    named = error.argument_name.partition("/")[0].lstrip("-")
+    named = error.argument_name.partition("/")[0]
     return f"{named} {message}" if message.startswith("is ") else f"{named}: {message}"

@@ -1,6 +1,6 @@
-"""How both programs begin and end: words to commands, errors to exit codes, interrupts.
+"""Run a command of ``eps`` or ``hscheduler``: find its function, map errors to exit codes, handle Ctrl-C.
 
-Almost everything is imported when needed and under one ``try``: Ctrl-C at once gives no traceback either.
+Most imports are inside :func:`run_program`, so that Ctrl-C during start-up prints no traceback.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = """\
 exit codes:
   0    done
-  1    the job failed, no trial of a sweep finished, or results could not be brought
-  2    bad input or usage, or what one has no right to
+  1    the job failed, no trial of the sweep finished, or results could not be delivered
+  2    bad input or usage, or permission denied
   3    the change was refused or aborted
-  4    no such job, or it, or the cluster or engine, cannot be reached
+  4    there is no such job, or the job, cluster, HDFS or Docker cannot be reached
   130  interrupted
 """
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code that stands for ``error``.
+    """Return the exit code for ``error``.
 
-    Who did not answer, or is not who should, comes first: a job, a ResourceManager or a NameNode, and also where that
-    is only what an error comes from, such as results that cannot be written.
+    If the error, or an error that caused it, is an unreachable job, cluster or storage, the code is
+    :data:`EXIT_NOT_FOUND`.  For example: results that cannot be written because HDFS is down.
     """
     from eps import errors
 
@@ -65,24 +65,24 @@ def run_program(
     Parameters
     ----------
     name : str
-        Of the program, and of the package that has ``cli.commands``.
+        Name of the program and of its package, which has ``cli.commands``.
     parser : callable
-        Makes the parser, which sets ``command`` to ``module:function`` of that package.
+        Creates the parser, which sets ``command`` to ``module:function`` within ``cli.commands``.
     argv : sequence of str, optional
-        By default those of this process.
+        Defaults to the arguments of this process.
     starting : collection of str
-        Commands of which it is not plain whether they have begun something, where they are interrupted at once.
+        Commands that start something.  If interrupted before that, they print that nothing was started.
     """
     try:
         with interrupt.noted():
             return _run(name, parser, argv, starting)
     except KeyboardInterrupt as error:
-        # What was interrupted may say what became of it.
+        # The interrupted call may have noted what still runs.
         for note in getattr(error, "__notes__", ()):
             print(f"{name}: {printable(note)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has gone, as in `eps logs NAME | head`; the flush at exit must not complain either.
+        # The reader has closed the pipe, as in `eps logs NAME | head`; the flush at exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
 
@@ -93,21 +93,22 @@ def _run(name: str, parser: Callable[[], ArgumentParser], argv: Sequence[str] | 
     except KeyboardInterrupt as error:
         words = sys.argv[1:] if argv is None else argv
         if words and words[0] in starting:
-            error.add_note("interrupted: nothing was begun")
+            error.add_note("interrupted: nothing was started")
         raise
     from eps.errors import EpsError
 
     try:
         return int(command(args))
     except EpsError as error:
-        print(f"{name}: {printable(error_text(error))}", file=sys.stderr)
+        words = sys.argv[1:] if argv is None else argv
+        print(f"{name}: {printable(with_flag(error_text(error), words))}", file=sys.stderr)
         return exit_code(error)
 
 
 def _chosen(
     name: str, parser: Callable[[], ArgumentParser], argv: Sequence[str] | None
 ) -> tuple[Callable[[Namespace], int], Namespace]:
-    """Return the function of a command, and what it is told."""
+    """Return the function of the command and its parsed arguments."""
     from importlib import import_module
 
     args = parser().parse_args(argv)
@@ -115,11 +116,21 @@ def _chosen(
     return getattr(import_module(f"{name}.cli.commands.{module}"), function), args
 
 
+def with_flag(message: str, words: Sequence[str]) -> str:
+    """Return a message about a setting, which begins ``memory_mb is``, with its flag if that is among the words."""
+    key, verb, rest = message.partition(" is ")
+    flag = f"--{key.replace('_', '-')}"
+    for spelling in (flag, flag.removesuffix("-s")):
+        if any(word == spelling or word.startswith(f"{spelling}=") for word in words):
+            return f"{spelling}{verb}{rest}"
+    return message
+
+
 def error_text(error: Exception) -> str:
-    """Return the message of ``error``, without the number that Python puts before that of an OSError."""
+    """Return the message of ``error``, without the error number of an OSError."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with what a terminal would not show, or would obey, escaped; line ends stay."""
+    """Return ``text`` with unprintable characters and terminal escapes escaped; line ends stay."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,29 +1,29 @@
-"""The parser of the command line: which commands and flags there are, with their help.
+"""The parser of ``eps``: commands, flags and help texts.
 
-Flags of ``eps run`` are the fields of :class:`~eps.spec.job_spec.JobSpec`, with their help texts.
+The flags of ``eps run`` are the settings in :data:`~eps.spec.job_spec.SETTINGS`, with their help texts.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from typing import Any
 
 from eps._version import __version__
 from eps.cli.arguments import CommandParser, count, given_name, help_format
 from eps.cli.exits import EXIT_CODES
 from eps.cluster.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, ClusterSettings
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS
+from eps.spec.setting import Setting
 
 _DESCRIPTION = """\
 Train models on workers and servers whose number changes while training runs.
 
-Under BSP the trained model is the same to the last bit, whatever joins or leaves.
-Jobs are found by name under EPS_HOME (default ~/.eps).
+Under BSP the trained model is bit-identical, whichever workers and servers join or leave.
+Jobs are kept by name under EPS_HOME (default ~/.eps).
 """
 
 _RUN_DESCRIPTION = """\
-Train a model and show progress.  The job ends with this command (Ctrl-C), unless --detach.
+Train a model and show progress.  Ctrl-C ends the job; with --detach it runs in the background.
 Flags override JOB.toml, which overrides the defaults.
 """
 
@@ -51,79 +51,77 @@ _COMMON_OF_RUN = (*_COMMON, "on", "detach")
 _COMMON_OF_SUBMIT = (*_COMMON, "queue", "python", "memory_mb")
 
 _RESUME_DESCRIPTION = """\
-Start a job again that was killed, failed, or was on a machine that went down.
+Resume a job that was killed, failed, or ran on a machine that crashed.
 
-It goes on from its latest checkpoint that is whole (see --checkpoint-every of eps run);
-a damaged one is named and the one before it is taken.  Without any it starts from its
-seed.  Under BSP the model is the one of a job that never stopped, to the last bit, with
-whatever number of workers and servers it goes on.  Logs and journal are kept.
-Report and model go where the job was asked to bring them (--report, --export of eps run),
-and are in its folder, EPS_HOME/jobs/NAME.
+Training continues from the latest checkpoint (see --checkpoint-every of eps run).
+If that is damaged, eps warns and takes the one before.  Without a checkpoint the job
+restarts from its seed.  Under BSP the model is bit-identical to that of a job that
+never stopped, with any number of workers and servers.  Logs and journal are kept.
+Report and model go to --report and --export of eps run, and to EPS_HOME/jobs/NAME.
 """
 
 _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
-Those that could be resumed are kept, which are all that stopped before their end,
-those on YARN whose results were not fetched (eps fetch NAME does), those
-with damaged files (--state unreadable or --resumable removes them), and those that
-ended within a minute, whose report somebody may be about to read.  A model that
-hscheduler results is to export has to be exported before.  With a job on YARN goes what
-it has in the cluster's file system, but not a --checkpoint-dir that was named, nor what
-its files do not lead to any more because they are damaged: a warning names those.
+It keeps
+  - jobs that stopped early, since eps resume can continue them (remove: --resumable)
+  - jobs and sweeps on YARN whose results were not fetched (eps fetch downloads those of
+    a job; remove: --resumable)
+  - jobs with damaged files (remove: --state unreadable or --resumable)
+  - jobs that ended less than a minute ago (--older-than)
 
-Sweeps that were submitted to YARN (hscheduler sweep --on yarn) are called
-sweeps/..., and are meant by --all, and by a PREFIX only if that begins with sweeps/.
-They are removed when they have ended and what they left was fetched, or they left
-nothing; with --resumable also where it was not fetched.
+If a job ran on YARN, its files on the cluster are removed, too, except a folder named
+by --checkpoint-dir.  If the job's record is damaged, EPS cannot find these files; a
+warning says so.  Export the models of a sweep (hscheduler results) before you prune.
+
+Sweeps on YARN (hscheduler sweep --on yarn) have names that begin with sweeps/.  They
+are included with --all, or with a PREFIX that begins with sweeps/.
 """
 
 _DEVCLUSTER_DESCRIPTION = """\
-A real Hadoop on this host: NameNode, DataNode, ResourceManager and NodeManagers, each
-a process of its own.  Its jars come from Maven Central (once, about 100 MB); it needs
-Linux and a JDK 17, and about 1.5 GB of memory.  It keeps what HDFS holds when it is
-stopped and started again.
+Run a real Hadoop on this host: NameNode, DataNode, ResourceManager and NodeManagers,
+each in its own process.  It needs Linux, a JDK 17 and about 1.5 GB of memory.  Its jars
+are downloaded once from Maven Central (about 100 MB).  Files in HDFS survive a restart.
 """
 
 _DEVCLUSTER_START_DESCRIPTION = """\
-Start it, and print the variable that leads to it.  A start that fails stops what it
-started.  If the cluster runs, daemons that have ended are started again with the same
-ports, data and options, which need not be given again; jobs go on.
+Start the cluster and print the shell command that sets HADOOP_CONF_DIR.  If the start
+fails, the daemons that it started are stopped.  If the cluster already runs, daemons that
+have exited are restarted with the same ports, data and options; jobs continue.
 
-Ports are free ones; NodeManagers are at 127.0.0.11 and up.  There are two queues, default
-and batch, half of the cluster each, and each may use all of it while the other is idle.
+Daemons listen on free ports, NodeManagers on 127.0.0.11 and up.  The queues default and
+batch have half of the cluster each; each may use all of it while the other is idle.
 The last node has the label "transient".
 
-With --kerberos it has a realm of its own, EPS.DEV, and two more variables are printed: the
-settings of the realm, and the keytab by which programs log in as this host's user.  EPS does
-so by itself; Hadoop's commands want a ticket: kinit -k -t $KRB5_CLIENT_KTNAME $USER.  Its
-nodes have no label, and what containers wrote stays in the folders of the nodes.
+With --kerberos the cluster has its own realm, EPS.DEV, and two more variables are printed:
+the realm's configuration and the keytab of this host's user.  EPS logs in by itself.
+Hadoop's commands need a ticket: kinit -k -t $KRB5_CLIENT_KTNAME $USER.  The nodes have no
+label, and logs of containers stay in the folders of the nodes.
 """
 
-#: Said of an option that ``eps resume`` does not take.
+#: Why ``eps resume`` refuses a flag that it does not have.
 _RESUME_KEEPS = """\
-a job that goes on keeps the settings that it was started with, or its model would be another;
-what can be given anew is its size (--workers, --servers), its interpreter on YARN (--python) and where its results
-go"""
+a resumed job keeps the settings that it was started with, or its model would be another; eps resume can change
+its size (--workers, --servers), its interpreter on YARN (--python) and where its results go (--report, --export)"""
 
-#: What the phases of a change mean, by whether it adds members.
+#: Explanation of the phases of a change; the key says whether the change adds members.
 _PHASES = {
     True: """
 
-The command prints each phase: queued (waits for the changes before it), proposed (new processes start),
-prepared (they are there), lists-updated (everyone knows their addresses), copied (they have the data they will hold),
-committed (from here it happens and cannot be aborted), switched (everyone works with them) and released (whoever gave
-data away has dropped it).""",
+The command prints each phase: queued (waits for earlier changes), proposed (new processes start), prepared (they have
+registered), lists-updated (all members know their addresses), copied (they have the data they will hold),
+committed (can no longer be aborted), switched (all members use them) and released (the former owners have dropped
+the data).""",
     False: """
 
-The command prints each phase: queued (waits for the changes before it), proposed (planned), prepared and
-lists-updated (nothing to wait for), copied (those that stay have the data they will hold), committed (from here it
-happens and cannot be aborted), switched (everyone works without them) and released (their processes have ended).""",
+The command prints each phase: queued (waits for earlier changes), proposed (planned), prepared and lists-updated
+(nothing to wait for), copied (the remaining members have the data they will hold), committed (can no longer be
+aborted), switched (all members work without the removed ones) and released (their processes have exited).""",
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``eps``; a parsed command has ``command``, ``module:function``."""
+    """Return the parser of ``eps``; its result has ``command``, which is ``module:function``."""
     parser = CommandParser(
         "eps",
         description=_DESCRIPTION,
@@ -139,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print JSON")
     _add_changes(commands)
     _add_logs(commands)
-    kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
+    kill = _command(commands, "kill", "stop a job; eps resume can continue it", "change:kill", "eps kill a9a")
     kill.add_argument("name", metavar="NAME")
     _add_resume(commands)
     _add_fetch(commands)
@@ -165,7 +163,7 @@ def _command(commands: Any, name: str, help_text: str, target: str, *examples: s
 def _add_run(commands: Any) -> None:
     parser = _training_command(commands, "run", "train a model", _RUN_DESCRIPTION, _RUN_EXAMPLES)
     parser.set_defaults(command="run:run")
-    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it runs in the background")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.show_only(_COMMON_OF_RUN)
     parser = _training_command(commands, "submit", "submit a job to YARN", _SUBMIT_DESCRIPTION, _SUBMIT_EXAMPLES)
@@ -174,7 +172,7 @@ def _add_run(commands: Any) -> None:
 
 
 def _training_command(commands: Any, name: str, help_text: str, text: str, examples: str) -> CommandParser:
-    """Return a command that takes all settings of a job."""
+    """Return a command with a flag for each setting of a job."""
     parser: CommandParser = commands.add_parser(
         name,
         help=help_text,
@@ -184,21 +182,20 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
         formatter_class=help_format,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
+    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags override them")
     parser.add_argument("--name", type=given_name, metavar="NAME", help="name of the job (default: MODEL-N)")
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="replace a job of that name that stopped before its end, and remove its checkpoints",
+        help="replace a stopped job of the same name, and remove its checkpoints",
     )
     parser.add_argument("--report", metavar="PATH", help="write the report here when the job ends, as JSON")
     parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
     groups: dict[str, Any] = {}
-    for field in dataclasses.fields(JobSpec):
-        group = field.metadata.get("group", "model")
-        if group not in groups:
-            groups[group] = parser.add_argument_group(group)
-        _add_flag(groups[group], field)
+    for setting in SETTINGS.values():
+        if setting.group not in groups:
+            groups[setting.group] = parser.add_argument_group(setting.group)
+        _add_flag(groups[setting.group], setting)
     return parser
 
 
@@ -206,53 +203,53 @@ def _add_resume(commands: Any) -> None:
     parser = _command(
         commands,
         "resume",
-        "start a stopped job again",
+        "continue a stopped job from its latest checkpoint",
         "run:resume",
         "eps resume a9a",
         "eps resume a9a --workers 5 --servers 1 --detach",
         text=_RESUME_DESCRIPTION,
     )
     parser.why_unknown = _RESUME_KEEPS
-    parser.add_argument("name", metavar="NAME", help="the job that stopped")
-    parser.add_argument("--workers", type=int, metavar="N", help="workers to begin with (default: as it was)")
-    parser.add_argument("--servers", type=int, metavar="N", help="servers to begin with (default: as it was)")
+    parser.add_argument("name", metavar="NAME", help="the stopped job")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers at the start (default: as before)")
+    parser.add_argument("--servers", type=int, metavar="N", help="servers at the start (default: as before)")
     parser.add_argument(
-        "--python", default="", metavar="PATH", help="yarn: interpreter or archive, as of eps run (default: as it was)"
+        "--python", default="", metavar="PATH", help="yarn: interpreter or archive, as in eps run (default: as before)"
     )
-    where = "(default: where the job was asked to)"
+    where = "(default: as before)"
     parser.add_argument("--report", default="", metavar="PATH", help=f"write the report here, as JSON {where}")
     parser.add_argument("--export", default="", metavar="PATH", help=f"write the trained model here, as .npz {where}")
-    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it runs in the background")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
 
-def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
-    flag, default = f"--{field.name.replace('_', '-')}", field.default
-    seconds = field.name.endswith("_s")
-    help_text = field.metadata["help"].replace("%", "%%")
+def _add_flag(group: Any, setting: Setting) -> None:
+    flag, default = f"--{setting.name.replace('_', '-')}", setting.default
+    seconds = setting.name.endswith("_s")
+    help_text = setting.help.replace("%", "%%")
     if isinstance(default, bool):
         shown = f"{help_text} (default {'yes' if default else 'no'})"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
     elif isinstance(default, tuple):
-        group.add_argument(
-            flag, action="append", metavar=field.metadata["metavar"], help=f"{help_text}; may be repeated"
-        )
+        group.add_argument(flag, action="append", metavar=setting.metavar, help=f"{help_text}; may be repeated")
     else:
-        kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
+        kind = {int: ("N", int), float: ("X", float)}.get(type(default), (setting.metavar, str))
         shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
         flags = (flag.removesuffix("-s"), flag) if seconds else (flag,)
-        group.add_argument(*flags, dest=field.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown)
+        group.add_argument(
+            *flags, dest=setting.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown
+        )
 
 
 def _add_fetch(commands: Any) -> None:
     fetch = _command(
         commands,
         "fetch",
-        "bring what an ended job on YARN has left to this machine",
+        "download the results of a job on YARN that has ended",
         "inspect:fetch",
         "eps fetch a9a",
-        text="Bring report and model of a job on YARN that has ended into its folder, EPS_HOME/jobs/NAME, and to where "
-        "eps submit was told to bring them.",
+        text="Download report and model of a job on YARN that has ended to EPS_HOME/jobs/NAME, and to --report and "
+        "--export of eps submit.",
     )
     fetch.add_argument("name", metavar="NAME")
 
@@ -261,7 +258,7 @@ def _add_logs(commands: Any) -> None:
     logs = _command(
         commands,
         "logs",
-        "show what the processes of a job wrote",
+        "show the logs of a job",
         "inspect:logs",
         "eps logs a9a",
         "eps logs a9a worker-2 --follow",
@@ -272,17 +269,16 @@ def _add_logs(commands: Any) -> None:
         metavar="MEMBER",
         nargs="?",
         default="",
-        help="worker-N, server-N, master (on YARN, all attempts of it; master-N is a later one alone) or supervisor",
+        help="worker-N, server-N, supervisor or master (on YARN all its attempts; master-N is attempt N alone)",
     )
-    logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
+    logs.add_argument("--follow", action="store_true", help="print new lines until the job has ended")
 
 
 def _add_jobs(commands: Any) -> None:
-    """Add the commands that concern many jobs."""
     listing = _command(
         commands,
         "list",
-        "show all jobs, or some, the newest first",
+        "show jobs, newest first",
         "jobs:list_all",
         "eps list",
         "eps list sweep- --state failed,killed",
@@ -293,7 +289,7 @@ def _add_jobs(commands: Any) -> None:
     prune = _command(
         commands,
         "prune",
-        "remove jobs that have ended, with all that is kept of them",
+        "remove the files of jobs that have ended",
         "prune:prune",
         "eps prune sweep- --dry-run",
         "eps prune sweep-ab12cd- --state failed,killed --resumable",
@@ -301,24 +297,24 @@ def _add_jobs(commands: Any) -> None:
         "eps prune sweeps/ --dry-run",
         text=_PRUNE_DESCRIPTION,
     )
-    prune.add_argument("--all", action="store_true", help="whatever their names are; not with a PREFIX")
-    prune.add_argument("--dry-run", action="store_true", help="only say which ones it would be")
+    prune.add_argument("--all", action="store_true", help="all jobs and sweeps, instead of PREFIX")
+    prune.add_argument("--dry-run", action="store_true", help="print what would be removed; nothing happens")
     prune.add_argument(
-        "--older-than", default="1m", metavar="AGE", help="whose directory nothing has come to for so long; default: 1m"
+        "--older-than", default="1m", metavar="AGE", help="only if unchanged for so long: 90s, 2h, 7d; default: 1m"
     )
     prune.add_argument(
         "--resumable",
         action="store_true",
-        help="also jobs that eps resume could go on with, and jobs and sweeps whose results are on the cluster only",
+        help="also jobs that eps resume could continue, and jobs and sweeps whose results were not fetched",
     )
     for each in (listing, prune):
-        each.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="what their names begin with")
+        each.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only names that begin with PREFIX")
         each.add_argument(
             "--state",
             type=lambda text: text.split(","),
             default=[],
             metavar="STATE,...",
-            help="running, ended, finished, killed, failed or unreadable",
+            help="only jobs in these states: running, ended, finished, killed, failed, unreadable",
         )
 
 
@@ -343,13 +339,13 @@ def _add_changes(commands: Any) -> None:
     cancel = _command(
         commands,
         "cancel",
-        "abort a change that is not committed",
+        "abort a change that is not committed yet",
         "change:cancel",
         "eps cancel a9a",
         "eps cancel a9a 3",
     )
     cancel.add_argument("name", metavar="NAME")
-    cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
+    cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="number of the plan; default: the next one")
 
 
 def _add_change(commands: Any, role: str, adds: bool) -> None:
@@ -358,8 +354,8 @@ def _add_change(commands: Any, role: str, adds: bool) -> None:
     text = (
         f"Add {role} to a running job while it trains.  A job has at most as many {role} as {limit}."
         if adds
-        else f"Remove {role} from a running job while it trains.  By number, those with the highest numbers "
-        f"go;\nby name, those named.  At least one has to stay."
+        else f"Remove {role} from a running job while it trains.  Give how many (those with the highest numbers go)\n"
+        f"or their names.  At least one must remain."
     )
     text += _PHASES[adds]
     examples = [f"eps {operation} a9a 2", f"eps {operation} a9a 1 --dry-run"]
@@ -378,10 +374,10 @@ def _add_change_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait",
         action="store_true",
-        help="print the plan's number and return at once; refused while the job starts",
+        help="print the number of the plan and return at once; refused while the job starts",
     )
     parser.add_argument(
-        "--request-id", default="", metavar="ID", help="the same id again is the same change (default: a new one)"
+        "--request-id", default="", metavar="ID", help="a repeated call with this ID has no effect (default: new ID)"
     )
 
 
@@ -393,18 +389,18 @@ def _add_predict(commands: Any) -> None:
         "predict:predict",
         "eps predict --model a9a.npz --data a9a.t.gz --out classes.txt",
         "eps predict --model digits.npz --data new.csv",
-        text="Apply a trained model to new rows: one prediction a line, and how good they are where labels are known.",
+        text="Apply a trained model to new rows.  Prints one prediction a line, and metrics if the labels are known.",
     )
-    predict.add_argument("--model", required=True, metavar="FILE", help="as written by eps run --export")
-    predict.add_argument("--data", required=True, metavar="FILE", help="rows, in the form of the training data")
-    predict.add_argument("--labels", default="", metavar="FILE", help="labels, where they are not in the data")
+    predict.add_argument("--model", required=True, metavar="FILE", help="trained model, from eps run --export")
+    predict.add_argument("--data", required=True, metavar="FILE", help="rows, in the format of the training data")
+    predict.add_argument("--labels", default="", metavar="FILE", help="labels, if they are not in the data")
     predict.add_argument(
         "--format", default="", metavar="NAME", help="format of the data, if not that of the training data"
     )
-    predict.add_argument("--out", default="", metavar="FILE", help="write predictions here, and metrics as output")
+    predict.add_argument("--out", default="", metavar="FILE", help="write the predictions to this file")
     predict.add_argument("--json", action="store_true", help="print the metrics as JSON")
     predict.add_argument(
-        "--code", default="", metavar="path.py:Class", help="a user's own model, if its file has moved since"
+        "--code", default="", metavar="path.py:Class", help="your own model class, if its file has moved since training"
     )
 
 
@@ -416,47 +412,49 @@ def _add_devcluster(commands: Any) -> None:
     start = _command(
         inner,
         "start",
-        "start it",
+        "start the cluster",
         "devcluster:start",
         'eval "$(eps devcluster start)"',
         "eps devcluster start --nodes 5 --memory 2048 --vcores 2 --home /tmp/hadoop",
         text=_DEVCLUSTER_START_DESCRIPTION,
     )
-    stop = _command(inner, "stop", "stop it, and keep what HDFS holds", "devcluster:stop", "eps devcluster stop")
+    stop = _command(inner, "stop", "stop the cluster; HDFS keeps its files", "devcluster:stop", "eps devcluster stop")
     words = ("eps devcluster status", "eps devcluster status --json")
-    status = _command(inner, "status", "show its daemons", "devcluster:status", *words)
+    status = _command(inner, "status", "show the daemons", "devcluster:status", *words)
     status.add_argument("--json", action="store_true", help="print JSON")
     for one in (start, stop, status):
-        one.add_argument("--home", default="", metavar="DIR", help="where it lives (default EPS_HOME/devcluster)")
+        one.add_argument(
+            "--home", default="", metavar="DIR", help="the cluster's directory (default EPS_HOME/devcluster)"
+        )
     defaults = ClusterSettings()
     for name, default, text in (
         ("nodes", defaults.nodes, "NodeManagers"),
-        ("memory", defaults.memory_mb, "memory that each offers, in MB; may be more than the host has"),
-        ("vcores", defaults.vcores, "virtual cores that each offers; may be more than the host has"),
+        ("memory", defaults.memory_mb, "memory that each NodeManager offers, in MB; may be more than the host has"),
+        ("vcores", defaults.vcores, "virtual cores that each NodeManager offers; may be more than the host has"),
     ):
         start.add_argument(f"--{name}", type=int, metavar="N", help=f"{text} (default {default})")
     start.add_argument(
         "--hadoop-version",
         metavar="X.Y.Z",
-        help=f"of Hadoop 3, from 3.3.0 on; {', '.join(TRIED_VERSIONS)} were tried (default {HADOOP_VERSION})",
+        help=f"version of Hadoop, 3.3.0 or later; tested: {', '.join(TRIED_VERSIONS)} (default {HADOOP_VERSION})",
     )
     for name, metavar, text in (
-        ("disable-preemption", "QUEUE", f"Hadoop's own preemption takes nothing from this queue ({', '.join(QUEUES)})"),
-        ("policy", "CLASS", "a scheduling monitor of the ResourceManager, asked before Hadoop's own preemption"),
-        ("rm-classpath", "PATH", "a jar or directory that the ResourceManager's class path begins with"),
-        ("property", "KEY=VALUE", "a setting of Hadoop"),
+        ("disable-preemption", "QUEUE", f"queue that Hadoop does not preempt ({', '.join(QUEUES)})"),
+        ("policy", "CLASS", "scheduling monitor of the ResourceManager that runs before Hadoop's own preemption"),
+        ("rm-classpath", "PATH", "jar or directory put first on the ResourceManager's class path"),
+        ("property", "KEY=VALUE", "setting of Hadoop"),
     ):
         start.add_argument(f"--{name}", action="append", metavar=metavar, help=f"{text}; may be repeated")
     start.add_argument(
         "--kerberos",
         action="store_true",
         default=None,
-        help="clients and daemons authenticate, in a realm of its own (default: no)",
+        help="clients and daemons authenticate with Kerberos, in the cluster's own realm (default: no)",
     )
     start.add_argument(
         "--timeout",
         type=float,
         default=120.0,
         metavar="SECONDS",
-        help="to be ready, once the jars are there (default 120)",
+        help="time in which the cluster must be ready, after the download of the jars (default 120)",
     )

@@ -31,7 +31,7 @@ def check_backend(spec: JobSpec) -> None:
 
         engine = DockerEngine()
         try:
-            engine.check_image(spec.image)
+            engine.check_image(spec.docker.image)
         finally:
             engine.close()
 
@@ -81,11 +81,11 @@ def open_resources(
         conf_dir = os.environ.get("HADOOP_CONF_DIR", "")
         wanted = [dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
         settings = DockerSettings(
-            spec.image,
+            spec.docker.image,
             mounts=tuple(path for path in wanted if isinstance(path, Path) and path.is_dir()),
             env={"HADOOP_CONF_DIR": str(wanted[-1])} if conf_dir else {},
-            engine_timeout_s=spec.engine_timeout_s,
+            engine_timeout_s=spec.docker.engine_timeout_s,
             entry_points=entry_points,
         )
-        return open_docker(settings, job, spec.max_containers, supervisor)
+        return open_docker(settings, job, spec.containers.max_containers, supervisor)
     return supervisor

@@ -91,7 +91,7 @@ class Job:
     start_with : float
         The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
-        Differs from job to job.
+        Random numbers of the job begin here; differs from job to job.
     tiers : mapping, optional
         Number of containers of each tier: each has a worker and a server, and the job decides which take part.  Then
         ``num_workers`` and ``num_servers`` are both their sum.

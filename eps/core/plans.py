@@ -510,8 +510,11 @@ class Flight:
         return self.committed.going.workers if self.committed is not None else ()
 
     def exited(self, name: MemberId) -> bool:
-        """Record that a member ended; return whether the plan waited for that."""
-        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or not self.is_drained(name):
+        """Record that a member ended; return whether the plan waited for that.
+
+        A server that ends while a worker still waits for its last answer is lost: the worker asks nobody else for it.
+        """
+        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or name not in self.driver.ending():
             return False
         self.driver.exited.add(name)
         return True
@@ -791,7 +794,7 @@ class Plans:
 
     def late(self, job: PlanContext) -> tuple[str, tuple[MemberId, ...]]:
         """Return why to abort the plan in flight after a timeout, and the newcomers without which it continues."""
-        shrink = next((str(plan.change) for plan in self.queue if plan.change.removes), "")
+        shrink = next((str(plan.change) for plan in self.queue if plan.change.removes_members), "")
         return self.flight.late(job, shrink, self._settings.iterations)
 
     def step(self, horizon: int, now_s: float) -> Stepped | None:

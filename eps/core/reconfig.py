@@ -49,7 +49,7 @@ class Operation(StrEnum):
 
     @property
     def adds(self) -> bool:
-        """Return whether it is one of the two additions."""
+        """Whether the operation is add-servers or add-workers."""
         return self in (Operation.ADD_SERVERS, Operation.ADD_WORKERS)
 
 
@@ -146,22 +146,24 @@ class Change:
     containers: Deltas = ()
 
     @property
-    def adds(self) -> bool:
-        """Return whether the change adds members; a scale may remove others."""
+    def adds_members(self) -> bool:
+        """Whether the change adds members; a scale may remove others."""
         more = any(number > 0 for _, number in self.containers)
-        return self.operation.adds or more or any(part.adds for part in self.parts)
+        return self.operation.adds or more or any(part.adds_members for part in self.parts)
 
     @property
-    def removes(self) -> bool:
-        """Whether the change may free containers; a scale may add others."""
+    def removes_members(self) -> bool:
+        """Whether the change removes members; a scale may add others."""
         fewer = any(number < 0 for _, number in self.containers)
-        return not self.adds or fewer or any(not part.adds for part in self.parts)
+        return not self.adds_members or fewer or any(not part.adds_members for part in self.parts)
 
     @property
     def asked(self) -> int | str:
         """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
         if self.parts:
-            return ",".join(f"{part.operation.role}s={'+' if part.adds else '-'}{part.count}" for part in self.parts)
+            return ",".join(
+                f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in self.parts
+            )
         if self.containers:
             return deltas_text(self.containers)
         return ",".join(self.names) or self.count
@@ -221,7 +223,7 @@ class Plan:
             raise IllegalTransitionError(f"plan {self.plan_id} cannot go from {self.phase} to {phase}", story)
         self.phase = phase
         self.reached_s[phase] = now_s
-        barrier = BARRIERS[self.change.adds].get(phase)
+        barrier = BARRIERS[self.change.adds_members].get(phase)
         if barrier is not None:
             self.barriers_s[barrier] = now_s
 

@@ -191,7 +191,7 @@ class Size:
                 continue
             for part in plan.change.parts or (plan.change,):
                 if part.operation in OPERATIONS:
-                    found[part.operation.role] += part.count if part.adds else -part.count
+                    found[part.operation.role] += part.count if part.adds_members else -part.count
         return found
 
     def validate(self, held: Counts) -> None:

@@ -1,15 +1,18 @@
 """Arrays of NumPy and SciPy and frames of pandas as the data of a job: checked, and written as files of one format.
 
 A job reads its data from files, wherever it runs: so arrays are written once, beside the cache of prepared data sets,
-and removed when the job has read them.  A frame is anything with ``columns`` whose items are columns.
+and removed when the job has read them.  What a killed process has left there, the next one removes.  A frame is
+anything with ``columns`` whose items are columns.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,14 +101,47 @@ def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) ->
         column = labels if isinstance(labels, str) else None
         test = table_of(given["test"], given.pop("test_labels", column), "test", "test_labels", table.feature_names)
         _check_alike(table.X, test.X)
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=make_folder()))
-    try:
+    elif "test_labels" in arrays:
+        raise ConfigError(f"test_labels is an array, but test is {given.get('test')!r}: give both as arrays")
+    with _own_folder(make_folder()) as folder:
         given["data"] = table.write(folder / "data.npz")
         if test is not None:
             given["test"] = test.write(folder / "test.npz")
         yield given
+
+
+def is_array_file(text: str) -> bool:
+    """Return whether this is the path of a file of :func:`array_files`."""
+    return Path(text).parent.name.startswith(_FOLDER_PREFIX)
+
+
+@contextmanager
+def _own_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder, which is removed at the end; first remove those of processes that no longer run."""
+    for left in parent.glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            os.close(_locked(left, os.O_RDWR))
+            shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
+    lock = _locked(made, os.O_RDWR | os.O_CREAT)
+    # Others find it by its name only once it is locked.
+    folder = made.rename(parent / f"{_FOLDER_PREFIX}{made.name.removeprefix('.tmp-')}")
+    try:
+        yield folder
     finally:
+        os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(folder: Path, flags: int) -> int:
+    """Lock a folder until the process ends; return the descriptor, or raise OSError if another process has the lock."""
+    fd = os.open(folder / "lock", flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _pair(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from eps.data.files import content_key, input_paths
 from eps.data.formats import builtin_version, check_builtin, is_builtin, load
 from eps.data.normalize import FITTED_KINDS, Normalizer, fit_normalizer
 from eps.data.numpy_files import idx_labels_beside
+from eps.data.ratings import RATINGS, by_user
 from eps.data.raw import Int64Array, Label, Matrix, RawData, csr_float32, encode, find_classes, find_labels
 from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, write_split
@@ -105,11 +106,14 @@ def check_inputs(settings: DataSettings) -> None:
     ConfigError
         A scikit-learn data set is unknown, or scikit-learn is not installed.
     """
-    for text in (settings.data, settings.labels, settings.test_path, settings.test_labels):
+    for name, text in (
+        ("data", settings.data), ("labels", settings.labels), ("test", settings.test_path),
+        ("test_labels", settings.test_labels),
+    ):  # fmt: skip
         if text is not None and is_builtin(text):
             check_builtin(text)
         elif text is not None:
-            input_paths(text)
+            input_paths(text, name)
 
 
 def dataset_key(settings: DataSettings) -> str:
@@ -119,14 +123,14 @@ def dataset_key(settings: DataSettings) -> str:
         text = getattr(settings, name)
         is_file = text is not None and (name != "test" or settings.test_path is not None)
         if is_file:
-            values[name] = _content(text)
+            values[name] = _content(text, name)
     return hashlib.sha256(json.dumps([FORMAT_VERSION, values], sort_keys=True).encode()).hexdigest()
 
 
-def _content(text: str) -> list[list[str]]:
+def _content(text: str, name: str) -> list[list[str]]:
     if is_builtin(text):
         return [[text, builtin_version(text)]]
-    paths = input_paths(text)
+    paths = input_paths(text, name)
     beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
     # The name counts too: its extension may determine the format.
     return [[path.name, content_key(path)] for path in [*paths, *beside]]
@@ -198,19 +202,27 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
             "each needs at least one"
         )
     train_rows = train_rows[training_order(train_rows.size, settings.seed)]
+    if raw.format == RATINGS:
+        train_rows = train_rows[by_user(raw_X[train_rows])]
     # Statistics are computed in file order, independent of the training order.
     fitted_rows = np.sort(train_rows) if settings.normalize in FITTED_KINDS else train_rows[:0]
     normalizer = fit_normalizer(settings.normalize, raw_X[fitted_rows])
     X, y = normalizer.apply(raw_X[train_rows]), _targets(settings, raw, classes)[train_rows]
     test_X = normalizer.apply(test_raw_X[test_rows])
     test_y = _targets(settings, test_raw, classes)[test_rows]
+    if raw.format == RATINGS and settings.task == "regression":
+        normalizer = replace(normalizer, target_mean=float(np.mean(y, dtype=np.float64)))
+        y, test_y = (np.asarray(each - normalizer.target_mean, dtype=np.float32) for each in (y, test_y))
+    # The whole test set stays in the order of its file.
+    order = by_user(test_X) if raw.format == RATINGS else slice(None)
+    tested_X, tested_y = test_X[order], test_y[order]
 
     num_splits = settings.num_splits
     checksums, sizes = [], []
     for split in range(num_splits):
         start, stop = piece(y.size, num_splits, split)
         test_start, test_stop = piece(test_y.size, num_splits, split)
-        part = _cut(X[start:stop], y[start:stop], test_X[test_start:test_stop], test_y[test_start:test_stop])
+        part = _cut(X[start:stop], y[start:stop], tested_X[test_start:test_stop], tested_y[test_start:test_stop])
         path = folder / split_name(split)
         checksums.append(write_split(path, part))
         sizes.append(path.stat().st_size)
@@ -242,7 +254,9 @@ def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData,
         train_rows, test_rows = divide(raw.num_rows, settings)
         return raw, train_rows, raw, test_rows
     same_base = settings if raw.index_base is None else replace(settings, index_base=str(raw.index_base))
-    test = load_as(same_base, settings.test_path, settings.test_labels)
+    # Users and items of other files have the columns of the training data.
+    names = raw.feature_names if raw.format == RATINGS and raw.feature_names else ()
+    test = load_as(same_base, settings.test_path, settings.test_labels, names=names)
     if sparse.issparse(raw.X) != sparse.issparse(test.X) or (
         not sparse.issparse(raw.X) and raw.num_features != test.num_features
     ):

@@ -16,10 +16,17 @@ from eps.errors import DataError, StorageAwayError, StorageError
 from eps.storage.locations import Location, RemotePath, has_scheme, location
 
 _HASH_CHUNK_BYTES = 1 << 20
+#: What a setting of the data may be.
+_FORMS = {
+    "data": "an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME",
+    "test": "an existing file, hdfs://HOST:PORT/PATH, a part to hold out (0.2) or last rows (last:5000)",
+}
 
 
-def input_paths(text: str) -> tuple[Location, ...]:
+def input_paths(text: str, name: str = "data") -> tuple[Location, ...]:
     """Return the files that ``text`` names: one path or HDFS location, or several separated by commas.
+
+    Messages have ``name``, that of the setting.
 
     Raises
     ------
@@ -41,8 +48,9 @@ def input_paths(text: str) -> tuple[Location, ...]:
         if path.is_file():
             continue
         if path.is_dir():
-            raise DataError(f"{path}: is a folder, but data must be files: name its files, separated by commas")
-        raise DataError(f"{path}: no such file: data must be an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME")
+            raise DataError(f"{path}: is a folder, but {name} must be files: name its files, separated by commas")
+        forms = _FORMS.get(name, "an existing file or hdfs://HOST:PORT/PATH")
+        raise DataError(f"{path}: no such file: {name} must be {forms}")
     return paths
 
 

@@ -17,11 +17,13 @@ from scipy import sparse
 from eps.data.files import bare_name, input_paths, read_input
 from eps.data.libsvm import parse_libsvm
 from eps.data.numpy_files import is_idx, load_idx, load_labels, load_npy, load_npz, looks_like_idx_name
+from eps.data.ratings import RATINGS, parse_ratings, ratings_of_columns
 from eps.data.raw import RawData, check_lengths, check_width, labels_from_strings, to_matrix
 from eps.data.settings import FORMATS, INDEX_BASES
 from eps.data.table import parse_table
 from eps.errors import ConfigError, DataError
 from eps.storage.locations import Location
+from eps.system.nearest import one_of
 
 #: Prefix of ``--data`` for a data set of scikit-learn.
 SKLEARN_PREFIX = "sklearn:"
@@ -57,7 +59,7 @@ def load(
         file), or ``sklearn:NAME``.
     format : str
         "libsvm", "csv", "dense" (lines of numbers separated by blanks), "npz", "npy", "idx", "text" (hashed words),
-        "sklearn", or "auto".
+        "ratings" (user, item, rating), "sklearn", or "auto".
     labels : str, Path or None
         Label file, if the data holds features only.
     features : int or None
@@ -82,10 +84,10 @@ def load(
     """
     data = str(path_or_name)
     if format not in FORMATS:
-        raise ConfigError(f"format is {format!r}, but must be one of {', '.join(FORMATS)}")
+        raise ConfigError(f"format is {format!r}, but must be {one_of(format, FORMATS)}")
     if index_base not in INDEX_BASES:
-        raise ConfigError(f"index base is {index_base!r}, but must be one of {', '.join(INDEX_BASES)}")
-    labels_path = None if labels is None else input_paths(str(labels))[0]
+        raise ConfigError(f"index_base is {index_base!r}, but must be {one_of(index_base, INDEX_BASES)}")
+    labels_path = None if labels is None else input_paths(str(labels), "labels")[0]
     if is_builtin(data) or format == "sklearn":
         if not is_builtin(data) or format not in ("auto", "sklearn"):
             raise ConfigError(f"data {data!r} does not fit format {format!r}: sklearn:NAME is format sklearn")
@@ -103,7 +105,7 @@ def load(
             f"data names {len(paths)} files, but format {format} supports one: only text supports several"
         )
     path = paths[0]
-    if columns and format not in ("csv", "dense"):
+    if columns and format not in ("csv", "dense", RATINGS):
         raise ConfigError(f"columns are set ({', '.join(columns)}), but format {format} has no columns to choose from")
     if format == "npz":
         raw = load_npz(path, labels_path, features)
@@ -114,6 +116,21 @@ def load(
     elif format == "libsvm":
         _refuse(labels_path, format)
         raw = parse_libsvm(read(path), str(path), features=features, index_base=cast(Any, index_base))
+    elif format == RATINGS and bare_name(path).endswith(_ENDINGS["npz"]):
+        raw = load_npz(path, labels_path, None)
+        raw = ratings_of_columns(raw, str(path), columns=columns, features=features, names=names)
+    elif format == RATINGS:
+        _refuse(labels_path, format)
+        raw = parse_ratings(
+            read(path),
+            str(path),
+            delimiter=delimiter,
+            label_column=label_column,
+            columns=columns,
+            features=features,
+            labels_optional=labels_optional,
+            names=names,
+        )
     elif format == "text":
         _refuse(labels_path, format)
         contents = [(str(each), read(each)) for each in paths]
@@ -293,7 +310,7 @@ def check_builtin(data: str) -> str:
     """
     name = data.removeprefix(SKLEARN_PREFIX)
     if name not in SKLEARN_NAMES:
-        raise ConfigError(f"data is {data!r}, but the scikit-learn data set must be one of {', '.join(SKLEARN_NAMES)}")
+        raise ConfigError(f"data is {data!r}, but the scikit-learn data set must be {one_of(name, SKLEARN_NAMES)}")
     if importlib.util.find_spec("sklearn") is None:
         raise ConfigError(f"data is {data!r}, which needs scikit-learn: pip install '.[data]' in EPS's folder")
     return name

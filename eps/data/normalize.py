@@ -17,6 +17,7 @@ from scipy import sparse
 from eps.data.raw import Float64Array, Matrix, csr_float32
 from eps.data.settings import NORMALIZATIONS
 from eps.errors import ConfigError, DataError
+from eps.system.nearest import one_of
 
 #: Sparse data with at most this many columns is made dense for centring.
 MAX_DENSIFIED_COLUMNS = 1024
@@ -40,6 +41,8 @@ class Normalizer:
     mean: Float64Array | None = None
     #: ``standard`` divides columns by it, ``tfidf`` multiplies: shape (d,), float64.
     scale: Float64Array | None = None
+    #: Mean of the training targets, which are centred if it is not 0: ratings only.
+    target_mean: float = 0.0
 
     def apply(self, X: Matrix) -> Matrix:
         """Return normalised rows; ``X`` is not changed.
@@ -88,6 +91,8 @@ class Normalizer:
             arrays["mean"] = self.mean
         if self.scale is not None:
             arrays["scale"] = self.scale
+        if self.target_mean:
+            arrays["target_mean"] = np.array(self.target_mean)
         return arrays
 
     @classmethod
@@ -109,7 +114,7 @@ class Normalizer:
         mean, scale = (
             np.asarray(arrays[name], dtype=np.float64) if name in needed else None for name in ("mean", "scale")
         )
-        return cls(kind, mean, scale)
+        return cls(kind, mean, scale, float(arrays.get("target_mean", 0.0)))
 
 
 def fit_normalizer(kind: str, X: Matrix) -> Normalizer:
@@ -129,7 +134,7 @@ def fit_normalizer(kind: str, X: Matrix) -> Normalizer:
         to keep a weight for each.
     """
     if kind not in NORMALIZATIONS:
-        raise ConfigError(f"normalize is {kind!r}, but must be one of {', '.join(NORMALIZATIONS)}")
+        raise ConfigError(f"normalize is {kind!r}, but must be {one_of(kind, NORMALIZATIONS)}")
     if kind == "standard":
         return _fit_standard(X)
     if kind == "tfidf":

@@ -69,7 +69,7 @@ def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = Fals
         # Concurrent uploads: HDFS takes long to close even small files.
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="publish") as pool:
             names = [*checksums, TEST_NAME, NORMALIZER_NAME]
-            # Requests to stop (eps.system.interrupt.heed) must reach each thread, and each needs its own context.
+            # Requests to stop (interrupt.raise_if_stopped) must reach each thread, and each needs its own context.
             list(pool.map(lambda context, name: context.run(copy, name), [copy_context() for _ in names], names))
         copy(INFO_NAME)
         if target.is_dir() and not _is_there(info, target):
@@ -113,7 +113,7 @@ def _copy(source: Path | RemotePath, storage: Storage, path: str, expected: str 
 def _digest(file: BinaryIO, copy: BinaryIO | None = None) -> str:
     digest = hashlib.sha256()
     while piece := file.read(_PIECE_BYTES):
-        interrupt.heed()
+        interrupt.raise_if_stopped()
         digest.update(piece)
         if copy is not None:
             copy.write(piece)

@@ -114,7 +114,7 @@ def _first_bad(values: Any, matrix: Matrix, finite: NDArray[np.bool_], columns: 
 def check_width(num_columns: int, features: int | None, name: str) -> None:
     """Refuse dense data whose width differs from the setting ``features``."""
     if features is not None and num_columns != features:
-        raise DataError(f"{name}: {num_columns} feature columns: must be {features}, the setting of features")
+        raise DataError(f"{name}: {num_columns} feature columns: must be {features}, as in the model or --features")
 
 
 def check_lengths(num_rows: int, num_labels: int, name: str, labels_name: str) -> None:

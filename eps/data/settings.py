@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from eps.errors import ConfigError
+from eps.system.nearest import one_of
 
 Task = Literal["binary", "multiclass", "regression"]
 
 TASKS = ("binary", "multiclass", "regression")
-FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "sklearn")
+FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "ratings", "sklearn")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 INDEX_BASES = ("auto", "0", "1")
 #: ``test`` with this prefix takes the last rows of the file: ``last:5000``.
@@ -62,13 +63,15 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         if not self.data:
-            raise ConfigError("data is empty, but must be a path or sklearn:NAME")
+            raise ConfigError("data is empty, but must be a path or sklearn:NAME: --data is required")
         if not self.target_scale or self.target_scale != self.target_scale:
             raise ConfigError(f"target_scale is {self.target_scale}, but labels are divided by it")
         _check_choice("task", self.task, TASKS)
         _check_choice("format", self.format, FORMATS)
         _check_choice("normalize", self.normalize, NORMALIZATIONS)
-        _check_choice("index base", self.index_base, INDEX_BASES)
+        _check_choice("index_base", self.index_base, INDEX_BASES)
+        if self.format == "ratings" and self.normalize != "none":
+            raise ConfigError(f"normalize is {self.normalize!r}, but ratings are not normalised: leave it out")
         if self.num_splits < 1:
             raise ConfigError(f"splits is {self.num_splits}, but must be at least 1")
         if not 0 <= self.seed < 2**63:
@@ -146,4 +149,4 @@ class DataSettings:
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"{what} is {value!r}, but must be one of {', '.join(choices)}")
+        raise ConfigError(f"{what} is {value!r}, but must be {one_of(value, choices)}")

@@ -12,11 +12,14 @@ import numpy as np
 
 from eps.data.raw import Float64Array, RawData, check_width, labels_from_strings, to_matrix
 from eps.errors import ConfigError, DataError
+from eps.system.nearest import did_you_mean
 
 #: Names of the label column if ``label_column`` is "auto".
 LABEL_NAMES = ("label", "class", "target", "y")
 _DELIMITERS = ",;\t|"
 _SHOWN_CHARACTERS = 60
+#: Most names of columns in a message.
+MOST_NAMES = 20
 
 
 def parse_table(
@@ -66,11 +69,11 @@ def parse_table(
         A requested column does not exist.
     """
     text = content.decode("utf-8-sig", errors="replace")
-    delimiter = _delimiter(text, delimiter)
-    first = next((cells for _, cells in _rows(text, delimiter)), None)
+    delimiter = delimiter_of(text, delimiter)
+    first = next((cells for _, cells in rows_of(text, delimiter)), None)
     if first is None:
         raise DataError(f"{name}: empty file: data needs at least one row")
-    header = None if any(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    header = None if any(is_number(cell) for cell in first) else [cell.strip() for cell in first]
     width = len(first)
 
     label: int | None = None
@@ -79,7 +82,7 @@ def parse_table(
         label = _label_beside(names, header, label_column) if has_labels else None
     elif has_labels:
         label = _label_number(label_column, header, width, delimiter, name, labels_optional)
-    kept = [_column_number(column, header, width, "column", name) for column in columns]
+    kept = [column_number(column, header, width, "column", name) for column in columns]
     if label is not None and not columns and labels_optional and label_column == "auto" and features == width:
         label = None
     kept = kept or [column for column in range(width) if column != label]
@@ -87,10 +90,14 @@ def parse_table(
         raise ConfigError(f"{name}: column {label} is both the label and a feature: leave it out of the columns")
     if not kept:
         raise DataError(f"{name}: {width} column: rows need a label and at least one feature")
+    if labels_optional and features not in (None, len(kept)):
+        raise DataError(f"{name}: {width} columns, but the model takes {features} features, with or without the label")
     check_width(len(kept), features, name)
 
     label_texts = _check_rows(text, delimiter, width, label, header is not None, name)
-    table = _numbers(text, delimiter, kept, header, name)
+    source = "as in the training data" if labels_optional else "see --label-column"
+    hint = "" if label is None else f"; the label is {_title(label, header)} ({source})"
+    table = _numbers(text, delimiter, kept, header, name, hint)
     y, classes = (None, None) if label is None else labels_from_strings(label_texts, name)
     return RawData(
         X=to_matrix(table, name),
@@ -114,7 +121,7 @@ def _label_beside(names: Sequence[str], header: list[str], wanted: str) -> int |
     return found[0] if len(found) == 1 and wanted != "none" else None
 
 
-def _delimiter(text: str, wanted: str) -> str:
+def delimiter_of(text: str, wanted: str) -> str:
     if wanted == "blank":
         return " "
     if wanted != "auto":
@@ -126,7 +133,7 @@ def _delimiter(text: str, wanted: str) -> str:
     return most if most in line else " "
 
 
-def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def rows_of(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of the non-blank rows."""
     if delimiter == " ":
         for line, row in enumerate(text.split("\n"), 1):
@@ -139,7 +146,7 @@ def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -164,17 +171,19 @@ def _label_number(
         return 0 if delimiter == " " else width - 1
     if optional and header is not None and wanted not in header:
         return None
-    return _column_number(wanted, header, width, "label column", name)
+    return column_number(wanted, header, width, "label column", name)
 
 
-def _column_number(wanted: str, header: list[str] | None, width: int, what: str, name: str) -> int:
+def column_number(wanted: str, header: list[str] | None, width: int, what: str, name: str) -> int:
     if header is not None and wanted in header:
         return header.index(wanted)
     try:
         number = int(wanted)
     except ValueError:
-        known = ", ".join(header) if header else "none: the file has no header"
-        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}") from None
+        more = f" and {len(header) - MOST_NAMES} more" if header and len(header) > MOST_NAMES else ""
+        known = ", ".join(header[:MOST_NAMES]) + more if header else "none: the file has no header"
+        near = did_you_mean(wanted, header or ())
+        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}{near}") from None
     if not -width <= number < width:
         raise ConfigError(f"{name}: {what} {number} does not exist: must be in {-width} .. {width - 1}")
     return number % width
@@ -182,7 +191,7 @@ def _column_number(wanted: str, header: list[str] | None, width: int, what: str,
 
 def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str) -> list[str]:
     """Refuse rows with another width than the first; return the texts of the label column."""
-    rows = _rows(text, delimiter)
+    rows = rows_of(text, delimiter)
     if has_header:
         next(rows)
     labels = []
@@ -201,7 +210,13 @@ def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_he
     return labels
 
 
-def _numbers(text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str) -> Float64Array:
+def _title(column: int, header: list[str] | None) -> str:
+    return f"column {column if header is None else header[column]}"
+
+
+def _numbers(
+    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
+) -> Float64Array:
     try:
         lines = io.StringIO(text)
         if header is not None:
@@ -217,25 +232,27 @@ def _numbers(text: str, delimiter: str, kept: list[int], header: list[str] | Non
             ndmin=2,
         )
     except ValueError:
-        _raise_bad_cell(text, delimiter, kept, header, name)
+        _raise_bad_cell(text, delimiter, kept, header, name, hint)
     if not np.isfinite(table).all():
-        _raise_bad_cell(text, delimiter, kept, header, name)
+        _raise_bad_cell(text, delimiter, kept, header, name, hint)
     return table
 
 
-def _raise_bad_cell(text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str) -> NoReturn:
-    rows = _rows(text, delimiter)
+def _raise_bad_cell(
+    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
+) -> NoReturn:
+    rows = rows_of(text, delimiter)
     if header is not None:
         next(rows)
     for line, cells in rows:
         for column in kept:
             cell = cells[column].strip()
-            title = f"column {column}" if header is None else f"column {header[column]}"
+            title = _title(column, header)
             if not cell:
                 raise DataError(f"{name}:{line}: {title} is missing: choose columns without missing values")
-            if not _is_number(cell):
+            if not is_number(cell):
                 shown = cell[:_SHOWN_CHARACTERS]
-                raise DataError(f"{name}:{line}: {shown}: {title} must be a number: choose numeric columns")
+                raise DataError(f"{name}:{line}: {shown}: {title} must be a number: choose numeric columns{hint}")
             if not math.isfinite(float(cell)):
                 raise DataError(f"{name}:{line}: {cell}: {title} must be a finite number")
     raise DataError(f"{name}: not a table of numbers divided by {delimiter!r}")

@@ -1,16 +1,16 @@
-"""The one place that starts the Java virtual machine of a process, and calls into it.
+"""Start a process's Java virtual machine (JVM) and call into it.
 
-Rules that were learnt from trials, each with a test:
+Rules, each with a test:
 
-1. One machine per process: it cannot be started twice, so whoever needs it calls :func:`start_jvm` and gets the same.
-2. ``-Xrs``, or the machine takes SIGTERM and SIGINT for itself, and neither handlers nor ``finally`` run.
-3. A process that is forked after the start must not touch Java: it would hang for good.  :func:`java` refuses there;
+1. A process has one JVM and cannot start another, so all callers share it (:func:`start_jvm`).
+2. Without ``-Xrs`` the JVM handles SIGTERM and SIGINT itself, and neither Python's handlers nor ``finally`` run.
+3. A process that was forked after the JVM's start would hang in Java forever.  :func:`java` raises an error there;
    start further processes with ``spawn`` or ``subprocess``.
-4. It is small: an application master is to fit into 512 MB, with room.
-5. It outlives Python's interpreter, for what Hadoop leaves behind never ends.  A thread that comes out of Java when the
-   interpreter has ended, or destructors that run beside Java's, abort the process: :func:`_end` sees to the end.
+4. The JVM is small: an application master must fit into 512 MB.
+5. The JVM outlives Python's interpreter, since Hadoop's threads never end.  A thread that returns from Java after the
+   interpreter's end, or destructors that run beside Java's, would abort the process; :func:`_at_exit` prevents that.
 
-Every call into Java stands in a block of :func:`java_errors`, so that no Java exception leaves the bridge.
+Every call into Java is in a block of :func:`java_errors`, so that no Java exception leaves the bridge.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from eps.hadoop.kerberos import java_options
 
 logger = logging.getLogger(__name__)
 
-#: Beside the site files: the class path of the cluster's jars, in one line.
+#: File beside the site files with the class path of the cluster's jars, in one line.
 CLASS_PATH_FILE = "eps-classpath.txt"
 CLASS_PATH_VARIABLE = "EPS_HADOOP_CLASSPATH"
-#: More than a submission or an application master has ever needed.
+#: Enough for a submission and for an application master.
 HEAP_MB = 128
 _ASK_HADOOP_S = 60.0
 _LOG4J = "log4j.properties"
-#: Packages that Hadoop up to 3.4 reaches into; later ones need none of it.
+#: Packages of Java that Hadoop up to 3.4 needs opened.
 _OPENED = ("java.lang", "java.lang.reflect", "java.net", "java.util", "java.util.concurrent")
 _MOST_CAUSES = 12
-#: At the end of the process threads that are in Java may come out: most answers of a cluster are there by then.
+#: At the end of the process, longest wait for threads that are inside Java; most calls to a cluster end by then.
 _LEAVE_S = 5.0
 
 
 class _Inside:
-    """The threads that are in Java: from :meth:`close` on none gets in any more.  Thread-safe."""
+    """Counts the threads that are inside Java; after :meth:`close` no other may enter.  Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        #: Thread -> how many blocks of :func:`java_errors` it is in.
+        #: Thread -> number of blocks of :func:`java_errors` that it is in.
         self._blocks: Counter[int] = Counter()
         self._closed_by = 0
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Count the calling thread for a block; one that comes too late stays here until the process ends."""
+    def entered(self) -> Iterator[None]:
+        """Count the calling thread inside the block; after :meth:`close`, block it until the process ends."""
         me = threading.get_ident()
         with self._changed:
             while self._closed_by not in (0, me) and me not in self._blocks:
@@ -79,11 +79,11 @@ class _Inside:
                     self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Let nobody but the calling thread in any more, and wait until all others are out, ``timeout_s`` at most."""
+        """Admit only the calling thread from now on, and wait up to ``timeout_s`` until all others have left."""
         self._closed_by = threading.get_ident()
         with self._changed:
             if not self._changed.wait_for(lambda: not self._blocks.keys() - {self._closed_by}, timeout_s):
-                logger.warning("%d threads are still in Java after %g s: not waited for", len(self._blocks), timeout_s)
+                logger.warning("%d threads are still in Java after %g s: exiting anyway", len(self._blocks), timeout_s)
 
 
 _inside = _Inside()
@@ -98,7 +98,7 @@ def jvm_options(heap_mb: int = HEAP_MB) -> list[str]:
         "-Xms16m",
         "-Xss512k",
         "-XX:+UseSerialGC",
-        # The second compiler would cost memory for code that runs for seconds.
+        # The second compiler needs memory, and this code runs for seconds.
         "-XX:TieredStopAtLevel=1",
         "-XX:ReservedCodeCacheSize=32m",
         "-XX:-UsePerfData",
@@ -112,7 +112,7 @@ def jvm_options(heap_mb: int = HEAP_MB) -> list[str]:
 
 
 def _log4j_url() -> str:
-    """Return where Java finds the rules for its log, which are beside this file: in a container, within an archive."""
+    """Return the URL of the log settings beside this file, which is inside an archive in containers."""
     path, loader = Path(__file__).with_name(_LOG4J), sys.modules[__name__].__loader__
     if not isinstance(loader, zipimporter):
         return path.as_uri()
@@ -120,15 +120,15 @@ def _log4j_url() -> str:
 
 
 def class_path(conf: HadoopConf) -> list[str]:
-    """Return the class path of Hadoop's clients: the configuration's folder, and the jars.
+    """Return the class path of Hadoop's clients: the configuration's folder and the jars.
 
-    The jars are those that the first of these names: the file ``eps-classpath.txt`` beside the configuration,
+    The jars come from the first of these that exists: the file ``eps-classpath.txt`` beside the configuration,
     ``EPS_HADOOP_CLASSPATH``, the command ``hadoop classpath --glob``.
 
     Raises
     ------
     ConfigError
-        There is no configuration, or nothing says where the jars are.
+        There is no configuration, or none of these.
     """
     if not conf.source:
         raise ConfigError(NOT_SET)
@@ -145,39 +145,39 @@ def _jars(conf_dir: Path) -> str:
     home = os.environ.get("HADOOP_HOME", "")
     for command in (shutil.which("hadoop"), shutil.which("yarn"), f"{home}/bin/hadoop" if home else None):
         if command is not None and os.access(command, os.X_OK):
-            return _asked(command)
+            return _jars_of(command)
     raise ConfigError(
-        f"nothing says where Hadoop's jars are: put the command hadoop on the PATH, set HADOOP_HOME, or put the class "
-        f"path into {CLASS_PATH_VARIABLE} or {beside}"
+        f"Hadoop's jars were not found: put the command hadoop on the PATH, set HADOOP_HOME, or put the class path "
+        f"into {CLASS_PATH_VARIABLE} or {beside}"
     )
 
 
-def _asked(command: str) -> str:
+def _jars_of(command: str) -> str:
     words = [command, "classpath", "--glob"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_ASK_HADOOP_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{' '.join(words)} does not say where Hadoop's jars are: {error}") from None
+        raise ConfigError(f"{' '.join(words)} does not list Hadoop's jars: {error}") from None
     if done.returncode or not done.stdout.strip():
         words_said = done.stderr.strip().rpartition("\n")[2]
-        raise ConfigError(f"{' '.join(words)} ended with code {done.returncode}: {words_said}")
+        raise ConfigError(f"{' '.join(words)} exited with code {done.returncode}: {words_said}")
     return done.stdout
 
 
 def start_jvm(conf: HadoopConf | None = None) -> None:
-    """Start the Java virtual machine of this process, if it is not there; handlers of signals stay as they are.
+    """Start this process's JVM unless it runs; Python's signal handlers stay.
 
     Parameters
     ----------
     conf : HadoopConf, optional
-        Default: that of ``HADOOP_CONF_DIR``.  A machine that is there keeps the class path that it was started with.
+        Default: that of ``HADOOP_CONF_DIR``.  A running JVM keeps its class path.
 
     Raises
     ------
     ConfigError
-        The extra ``yarn`` is not installed, there is no Java, or it does not find Hadoop's classes.
+        The extra ``yarn`` is not installed, there is no Java, or Java does not find Hadoop's classes.
     ResourceError
-        This process was forked from one whose machine was started before.
+        This process was forked from one with a running JVM.
     """
     global _started_by_pid
     try:
@@ -198,22 +198,23 @@ def start_jvm(conf: HadoopConf | None = None) -> None:
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"Java cannot be started: {error}") from None
         _started_by_pid = os.getpid()
-        # What waits for Java's own end would wait for threads that Hadoop leaves behind.
+        # Destroying the JVM would wait for Hadoop's threads, which never end.
         jpype.config.destroy_jvm = False
-        atexit.register(_end)
+        atexit.register(_at_exit)
         try:
             version = str(jpype.JClass("org.apache.hadoop.util.VersionInfo").getVersion())
             jpype.JClass("org.apache.hadoop.yarn.client.api.AMRMClient")
         except (TypeError, jpype.JException) as error:
-            # Of a class that is not there, JPype says so with a TypeError.
-            raise ConfigError(f"{conf.source} does not lead to Hadoop's classes: {error}") from None
+            # JPype raises a TypeError for a missing class.
+            raise ConfigError(f"Hadoop's classes are not on the class path of {conf.source}: {error}") from None
     logger.info("Java with Hadoop %s", version)
 
 
 def _refuse_forked() -> None:
     if _started_by_pid not in (0, os.getpid()):
         raise ResourceError(
-            "this process was forked from one in which Java runs, and cannot use it: start it with spawn or subprocess"
+            "this process cannot use Java, since it was forked from one in which Java runs: start it with spawn or "
+            "subprocess"
         )
 
 
@@ -226,17 +227,17 @@ def _java(name: str, pid: int) -> Any:
 
 
 def java(name: str) -> Any:
-    """Return a Java class; the machine must be there.
+    """Return a Java class; :func:`start_jvm` must have been called.
 
     Raises
     ------
     ResourceError
-        This process was forked from the one in which Java runs.
+        This process was forked from one with a running JVM.
     """
     return _java(name, os.getpid())
 
 
-# Of Java's methods, many differ in the kind of number only: Python's are made into the kind that is meant.
+# Many of Java's methods have overloads that differ in the type of a number only; these casts choose the type.
 
 
 def jint(value: int) -> Any:
@@ -292,27 +293,29 @@ def jarray(kind: Any, values: Sequence[Any]) -> Any:
 def java_errors(
     doing: str, place: HadoopPlace | None = None, otherwise: Callable[[str], EpsError] = ResourceError
 ) -> Iterator[None]:
-    """Turn a Java exception of the block into an error of ours; its stack goes to the log.
+    """Turn a Java exception inside the block into one of our errors; its stack trace goes to the log.
 
     Parameters
     ----------
     doing : str
-        What is attempted, for the message: ``the application cannot be submitted``.
+        Beginning of the message: ``the application cannot be submitted``.
     place : HadoopPlace, optional
-        Whose addresses the message may name.
+        Addresses that the message may name.
     otherwise : callable
-        Makes the error where nothing is known of the exception.
+        Makes the error for an unknown exception.
 
     Raises
     ------
     EpsError
-        See :func:`eps.hadoop.errors.explain`; as of :func:`java` in a forked process.
+        See :func:`eps.hadoop.errors.explain`.
+    ResourceError
+        This process was forked from one with a running JVM.
     """
     import jpype
 
-    # First: a lock that a thread held when this process was forked is never free here.
+    # Before any lock: one that a thread held during the fork is never released here.
     _refuse_forked()
-    with _inside.noted():
+    with _inside.entered():
         try:
             yield
         except jpype.JException as error:
@@ -325,7 +328,7 @@ def _chain(error: Any) -> list[JavaError]:
     while error is not None and len(found) < _MOST_CAUSES:
         name = str(error.getClass().getName())
         if name == "org.apache.hadoop.ipc.RemoteException":
-            # What it was at the other end.
+            # The class of the exception on the server.
             name = str(error.getClassName())
         found.append(JavaError(name, str(error.getMessage() or "")))
         error = error.getCause()
@@ -333,23 +336,23 @@ def _chain(error: Any) -> list[JavaError]:
 
 
 def place_of(conf: HadoopConf) -> HadoopPlace:
-    """Return what messages may say of a configuration."""
+    """Return the addresses of a configuration, for messages."""
     settings = {name: conf.get(name) for name in conf.values}
     return HadoopPlace(conf.source, {name: value for name, value in settings.items() if ":" in value})
 
 
-def _end() -> None:
-    """Close what Hadoop has open, and let no thread meet an interpreter that has ended."""
+def _at_exit() -> None:
+    """Close Hadoop's file systems, and keep threads inside Java away from the ending interpreter."""
     if _started_by_pid != os.getpid():
         return
     _inside.close(_LEAVE_S)
     with suppress(Exception):
         java("org.apache.hadoop.fs.FileSystem").closeAll()
     with suppress(Exception):
-        # A thread of JPype has Python collect its garbage whenever Java did so; JPype itself stops it only with Java.
+        # This JPype thread calls Python's garbage collector after Java's; JPype stops it only with the JVM.
         java("org.jpype.ref.JPypeReferenceQueue").getInstance().stop()
     with suppress(AttributeError):
-        # Only glibc has it.  The process ends with its code when Python's part is done, and no library tidies up
-        # beneath Java's threads.
+        # Only glibc has ``on_exit``.  The process exits with its code once Python has finished, before the destructors
+        # of libraries that Java's threads still use.
         libc = ctypes.CDLL(None)
         libc.on_exit(libc._exit, None)

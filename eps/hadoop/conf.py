@@ -1,10 +1,10 @@
-"""Hadoop's own configuration: what the files in ``HADOOP_CONF_DIR`` say, and where they say that services listen.
+"""Read Hadoop's configuration in ``HADOOP_CONF_DIR``, and the addresses of services from it.
 
 A file is XML: ``<configuration>`` with ``<property>`` elements of ``<name>``, ``<value>`` and perhaps ``<final>``.
-What a later file says counts, unless an earlier one called it final.  Values may name others, as in
-``${hadoop.tmp.dir}``, and the environment, as in ``${env.HOME}`` or ``${env.HOME:-/tmp}``.
+A later file overrides an earlier one, unless that marks a value as final.  Values may refer to other values, as in
+``${hadoop.tmp.dir}``, and to the environment, as in ``${env.HOME}`` or ``${env.HOME:-/tmp}``.
 
-Hadoop's defaults are in its jars and not here: whoever looks a value up gives the default.
+Hadoop's defaults are in its jars, so callers pass the default of a setting.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from xml.etree import ElementTree
 
 from eps.errors import ConfigError
 
-#: In the order in which they are read.
+#: Files of a configuration, in the order in which they are read.
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
-#: What a ResourceManager reads after these.
+#: A ResourceManager reads this file after :data:`FILES`.
 SCHEDULER_FILE = "capacity-scheduler.xml"
-#: Where a NameNode and a ResourceManager listen, where nothing else is said.
+#: Default port of a NameNode.
 NAMENODE_PORT = 8020
-#: The same of their web servers.
+#: Default ports of web servers.
 NAMENODE_HTTP_PORT, NAMENODE_HTTPS_PORT, RESOURCEMANAGER_HTTP_PORT = 9870, 9871, 8088
-#: Said where no cluster is named.
-_ONE_HERE = 'eval "$(eps devcluster start)" starts one on this machine, and sets it'
-NOT_SET = f"HADOOP_CONF_DIR is not set: it names the folder with yarn-site.xml of the cluster; {_ONE_HERE}"
+#: Advice if no cluster is configured.
+_START_ONE = 'eval "$(eps devcluster start)" starts a cluster on this machine and sets it'
+NOT_SET = f"HADOOP_CONF_DIR is not set: it must name the folder with the cluster's yarn-site.xml; {_START_ONE}"
 _INCLUDE = "{http://www.w3.org/2001/XInclude}include"
 _VARIABLE = re.compile(r"\$\{([^{}$\s]+)\}")
-#: As of Hadoop: a value that is not settled after so many substitutions stays as it is.
-_MOST_SUBSTITUTIONS = 20
-_ANYWHERE = ("", "0.0.0.0", "::", "[::]")
+#: Hadoop's limit on nested substitutions; further ones stay as they are.
+_MAX_SUBSTITUTIONS = 20
+#: Hosts of a service that listens on all interfaces.
+_ALL_INTERFACES = ("", "0.0.0.0", "::", "[::]")
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class HadoopConf:
     """Settings of a cluster, by name."""
 
     values: Mapping[str, str] = field(default_factory=dict)
-    #: Folder of the files; empty where there are none.
+    #: Folder of the files; empty if there are none.
     source: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str, default: str = "") -> str:
-        """Return a value with all that it names filled in, without blanks around it."""
+        """Return a value with all references substituted, without blanks around it."""
         text = self.values.get(name, default)
-        for _ in range(_MOST_SUBSTITUTIONS):
+        for _ in range(_MAX_SUBSTITUTIONS):
             filled = _VARIABLE.sub(self._filled, text)
             if filled == text:
                 break
@@ -66,16 +67,16 @@ class HadoopConf:
         return self.environ.get(variable.removesuffix(":")) or default
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Return the parts of a value that commas divide; none where it is not set."""
+        """Return the comma-separated parts of a value; empty if it is not set."""
         return tuple(part.strip() for part in self.get(name).split(",") if part.strip())
 
     def get_bool(self, name: str, default: bool = False) -> bool:
-        """Return a value that is ``true`` or ``false``; what is neither counts as the default, as Hadoop does it."""
+        """Return a value that is ``true`` or ``false``; any other counts as the default, as in Hadoop."""
         return {"true": True, "false": False}.get(self.get(name).lower(), default)
 
     @property
     def wants_kerberos(self) -> bool:
-        """Whether the cluster asks everybody to prove who they are."""
+        """Whether the cluster requires Kerberos."""
         return self.get("hadoop.security.authentication").lower() == "kerberos"
 
 
@@ -86,21 +87,21 @@ def parse_configuration(text: str | bytes, where: str, folder: Path | None = Non
     ----------
     text : str or bytes
     where : str
-        Named in messages.
+        Name of the file, for messages.
     folder : Path, optional
-        Where files lie that this one includes; without it there can be none.
+        Folder of included files; None: includes are ignored.
 
     Raises
     ------
     ConfigError
-        It is not XML, or not a configuration of Hadoop.
+        The file is not XML, or no Hadoop configuration.
     """
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ConfigError(f"{where}: is not XML: {error}") from None
     if root.tag != "configuration":
-        raise ConfigError(f"{where}: begins with <{root.tag}>, but must begin with <configuration>")
+        raise ConfigError(f"{where}: the root element is <{root.tag}>, but must be <configuration>")
     found: dict[str, tuple[str, bool]] = {}
     for child in root:
         if child.tag == _INCLUDE and folder is not None:
@@ -127,12 +128,12 @@ def _read(path: Path) -> dict[str, tuple[str, bool]]:
 
 
 def self_contained(path: Path) -> bytes:
-    """Return a file of a configuration as it can be used elsewhere: with what it includes in it.
+    """Return a configuration file with its included files merged into it, so that it can be used elsewhere.
 
     Raises
     ------
     ConfigError
-        It, or a file that it includes, cannot be read or is no configuration.
+        The file or an included one cannot be read, or is no configuration.
     """
     try:
         text = path.read_bytes()
@@ -152,7 +153,7 @@ def self_contained(path: Path) -> bytes:
 def read_configuration(
     folder: Path, environ: Mapping[str, str] | None = None, files: Sequence[str] = FILES
 ) -> HadoopConf:
-    """Return what the files of a folder say together; one that is not there says nothing.
+    """Return the merged settings of a folder's files; missing files are skipped.
 
     Parameters
     ----------
@@ -160,16 +161,16 @@ def read_configuration(
     environ : mapping, optional
         Default: this process's.
     files : sequence of str
-        Their names, in the order in which they are read.
+        Names, in the order in which they are read.
 
     Raises
     ------
     ConfigError
-        It is no folder, none of the files is in it, or one of them cannot be read.
+        The folder has none of the files, or one cannot be read.
     """
     there = [folder / name for name in files if (folder / name).is_file()]
     if not there:
-        raise ConfigError(f"{folder}: holds no configuration of Hadoop: expected one of {', '.join(files)}")
+        raise ConfigError(f"{folder} has no Hadoop configuration: expected one of {', '.join(files)}")
     found: dict[str, tuple[str, bool]] = {}
     for path in there:
         _merge(found, _read(path))
@@ -178,12 +179,12 @@ def read_configuration(
 
 
 def scheduler_setting(conf: HadoopConf, name: str) -> str:
-    """Return a value as a ResourceManager with the same files reads it; empty where nothing says it.
+    """Return a setting as a ResourceManager reads it, including ``capacity-scheduler.xml``; empty if it is not set.
 
     Parameters
     ----------
     conf : HadoopConf
-        What counts where its folder has no ``capacity-scheduler.xml`` for whoever asks, as on many a client.
+        Used as it is if its folder has no such file, as on many clients.
     name : str
     """
     if conf.source and (Path(conf.source) / SCHEDULER_FILE).is_file():
@@ -193,12 +194,12 @@ def scheduler_setting(conf: HadoopConf, name: str) -> str:
 
 
 def environment_configuration(environ: Mapping[str, str] | None = None) -> HadoopConf:
-    """Return what the folder named by ``HADOOP_CONF_DIR`` says; nothing where that is not set.
+    """Return the settings in ``HADOOP_CONF_DIR``; empty if the variable is not set.
 
     Raises
     ------
     ConfigError
-        As :func:`read_configuration`.
+        The folder has no configuration, or a file cannot be read.
     """
     environ = os.environ if environ is None else environ
     folder = environ.get("HADOOP_CONF_DIR", "")
@@ -206,10 +207,10 @@ def environment_configuration(environ: Mapping[str, str] | None = None) -> Hadoo
         return HadoopConf(environ=environ)
     path = Path(folder)
     if not any((path / name).is_file() for name in FILES):
-        why = "it has none of them" if path.is_dir() else "there is no such folder"
+        why = "it has none of these files" if path.is_dir() else "there is no such folder"
         raise ConfigError(
             f"HADOOP_CONF_DIR is {folder!r}, but must name the folder with {', '.join(FILES[:-1])} and {FILES[-1]} of "
-            f"a cluster: {why}; {_ONE_HERE}"
+            f"a cluster: {why}; {_START_ONE}"
         )
     try:
         return read_configuration(path, environ)
@@ -217,28 +218,28 @@ def environment_configuration(environ: Mapping[str, str] | None = None) -> Hadoo
         raise ConfigError(f"HADOOP_CONF_DIR is {folder}: {error}") from None
 
 
-# ---- where services listen
+# ---- addresses of services
 
 
 def default_authority(conf: HadoopConf) -> str:
-    """Return the NameNode (``host:port``) or name service of ``fs.defaultFS``; empty where that is none of HDFS."""
+    """Return the NameNode (``host:port``) or name service of ``fs.defaultFS``; empty if that is not on HDFS."""
     parts = urlsplit(conf.get("fs.defaultFS") or conf.get("fs.default.name"))
     return parts.netloc if parts.scheme == "hdfs" else ""
 
 
 def namenode_web_addresses(conf: HadoopConf, authority: str) -> tuple[str, ...]:
-    """Return the URLs under which the NameNodes of a file system serve WebHDFS.
+    """Return the WebHDFS URLs of a file system's NameNodes.
 
     Parameters
     ----------
     conf : HadoopConf
     authority : str
-        What stands in ``hdfs://AUTHORITY/``: a name service, or the address of one NameNode.
+        Of ``hdfs://AUTHORITY/``: a name service, or the address of one NameNode.
 
     Returns
     -------
     tuple of str
-        One for each NameNode, in the configuration's order: only one of them is active, and which may change.
+        One for each NameNode, in the configuration's order.  One of them is active, and this may change.
 
     Raises
     ------
@@ -253,9 +254,9 @@ def namenode_web_addresses(conf: HadoopConf, authority: str) -> tuple[str, ...]:
         host = _host(authority)
         known = _is_namenode(conf, authority)
         return (f"{scheme}://{_listening(conf.get(key) if known else '', host, default_port)}",)
-    # One without a twin has its keys with the name of the service alone.
-    twins = conf.get_list(f"dfs.ha.namenodes.{authority}")
-    suffixes = [f"{authority}.{twin}" for twin in twins] or [authority]
+    # The keys of a name service with a single NameNode end with the service's name.
+    namenodes = conf.get_list(f"dfs.ha.namenodes.{authority}")
+    suffixes = [f"{authority}.{namenode}" for namenode in namenodes] or [authority]
     found = []
     for suffix in suffixes:
         host = _host(conf.get(f"dfs.namenode.rpc-address.{suffix}"))
@@ -267,21 +268,18 @@ def namenode_web_addresses(conf: HadoopConf, authority: str) -> tuple[str, ...]:
 
 
 def guess_of(conf: HadoopConf, authority: str) -> str:
-    """Return what is to be said of the address of :func:`namenode_web_addresses` where that is a guess; else nothing.
-
-    It is one where the configuration is not about this NameNode.
-    """
+    """Return a note that the port of :func:`namenode_web_addresses` is a guess; empty if it is configured."""
     if authority in conf.get_list("dfs.nameservices") or _is_namenode(conf, authority):
         return ""
-    source = f"{conf.source} is not about the NameNode" if conf.source else "HADOOP_CONF_DIR is not set, which tells of"
+    source = f"{conf.source} does not describe" if conf.source else "HADOOP_CONF_DIR is not set, so nothing describes"
     return (
-        f"that port is a guess, for {source} {authority}: see that this is where a NameNode listens for Hadoop's own "
-        f"clients, or name the port of its web pages, as webhdfs://{_host(authority)}:{NAMENODE_HTTP_PORT}"
+        f"that port is a guess, for {source} the NameNode {authority}: check that address, or name the port of the "
+        f"NameNode's web pages, as in webhdfs://{_host(authority)}:{NAMENODE_HTTP_PORT}"
     )
 
 
 def _is_namenode(conf: HadoopConf, authority: str) -> bool:
-    """Tell whether the configuration is about this NameNode, and not about another cluster's."""
+    """Return whether the configuration describes this NameNode, not one of another cluster."""
     ours = {default_authority(conf), conf.get("dfs.namenode.rpc-address")} - {""}
     return authority in ours or (":" not in authority and authority in {_host(address) for address in ours})
 
@@ -298,9 +296,9 @@ def resourcemanager_web_addresses(conf: HadoopConf) -> tuple[str, ...]:
 
 
 def _resourcemanagers(conf: HadoopConf) -> list[tuple[str, str]]:
-    """Return of each ResourceManager the ending of its settings, and its host, which may not be set."""
-    twins = conf.get_list("yarn.resourcemanager.ha.rm-ids") if conf.get_bool("yarn.resourcemanager.ha.enabled") else ()
-    suffixes = [f".{twin}" for twin in twins] or [""]
+    """Return (suffix of its settings, host or empty) for each ResourceManager."""
+    ids = conf.get_list("yarn.resourcemanager.ha.rm-ids") if conf.get_bool("yarn.resourcemanager.ha.enabled") else ()
+    suffixes = [f".{each}" for each in ids] or [""]
     return [(suffix, conf.get(f"yarn.resourcemanager.hostname{suffix}")) for suffix in suffixes]
 
 
@@ -309,13 +307,13 @@ def _host(address: str) -> str:
 
 
 def _listening(address: str, host: str, default_port: int) -> str:
-    """Return ``host:port`` of a service; one that listens on every interface is reached by its machine's name."""
+    """Return ``host:port`` of a service; ``host`` if it listens on all interfaces."""
     name, _, port = address.rpartition(":") if ":" in address else (address, "", "")
-    return f"{host if name in _ANYWHERE else name}:{port or default_port}"
+    return f"{host if name in _ALL_INTERFACES else name}:{port or default_port}"
 
 
 def addresses_of(authority: str) -> list[str]:
-    """Return the addresses that a name stands for, as tokens name them; none where nobody knows it."""
+    """Return the addresses of a host in the format of tokens; empty if the host is unknown."""
     host, _, port = authority.rpartition(":") if ":" in authority else (authority, "", str(NAMENODE_PORT))
     with suppress(OSError, ValueError):
         return [f"{info[4][0]}:{port}" for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]

@@ -1,5 +1,6 @@
-"""HDFS by a token that Hadoop's own client obtains, in a process of its own (``python -m eps.hadoop.delegation``): for
-whoever has a ticket and Java, and no package that speaks Kerberos over HTTP.
+"""Use HDFS with a delegation token from Hadoop's own client, for hosts without the package requests-kerberos.
+
+A child process with Java obtains the token (``python -m eps.hadoop.delegation``).
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from eps.hadoop.session import HadoopSession
 from eps.hadoop.token_file import hdfs_token, parse_tokens
 from eps.hadoop.tokens import file_system_tokens
 
-#: A token that nobody renews holds for a day, unless the cluster says otherwise; it costs a process.
+#: Age at which a token is replaced; by Hadoop's default it expires after a day without renewal.
 REFRESH_S = 3600.0
 
 
 class DelegationAuth:
-    """Puts a token into every request that has none: for ``requests.Session.auth``.  Thread-safe.
+    """Add a token to every request that has none, for ``requests.Session.auth``.  Thread-safe.
 
     Parameters
     ----------
     obtain : callable
-        Returns a token, as :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text` gives it.
+        Returns a token in the format of :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text`.
     text : str, optional
-        The first one, where it was obtained before.
+        First token; empty: call ``obtain`` at the first request.
     """
 
     def __init__(self, obtain: Callable[[], str], text: str = "") -> None:
@@ -39,8 +40,8 @@ class DelegationAuth:
         self._obtained_s = time.monotonic()
 
     def __call__(self, request: Any) -> Any:
-        """Return a request that says who asks."""
-        # Where a NameNode sends one to a DataNode it has put a token in.
+        """Return the request with a token."""
+        # A NameNode's redirect to a DataNode has a token already.
         if "delegation=" not in request.url:
             request.prepare_url(request.url, {"delegation": self._token()})
         return request
@@ -53,24 +54,24 @@ class DelegationAuth:
 
 
 def delegated_client(urls: Collection[str], name: str, conf: HadoopConf, rest: Mapping[str, Any]) -> Any:
-    """Return a client of the package ``hdfs`` that has its tokens from Hadoop's own client.
+    """Return a client of the package ``hdfs`` that gets its tokens from Hadoop's own client.
 
     Parameters
     ----------
     urls : collection of str
-        Of WebHDFS.
+        URLs of WebHDFS.
     name : str
-        Of the file system, as ``hdfs://lake``.
+        The file system, such as ``hdfs://lake``.
     conf : HadoopConf
     rest : mapping
-        What the client is made with; its session is changed.
+        Other arguments of the client; its ``session`` is changed.
 
     Raises
     ------
     ConfigError
-        Java, or Hadoop's jars, are missing.
+        Java or Hadoop's jars are missing.
     AuthenticationError
-        Nobody has logged in.
+        The user has no valid ticket.
     """
     from hdfs.client import Client
 
@@ -81,22 +82,22 @@ def delegated_client(urls: Collection[str], name: str, conf: HadoopConf, rest: M
         finally:
             hadoop.close()
 
-    # At once: who has not logged in is to know that it is not HDFS that is at fault.
+    # Obtain the first token here, so that a missing login is not reported as a fault of HDFS.
     rest["session"].auth = DelegationAuth(obtain, obtain())
     return Client(";".join(urls), **rest)
 
 
 def answer(order: Mapping[str, Any]) -> str:
-    """Return a token for a file system, in the process with Java.
+    """Return a token for a file system; runs in the process with Java.
 
     Raises
     ------
     AuthenticationError, StorageDeniedError
-        Nobody has logged in.
+        The user has no valid ticket.
     ConfigError
-        Java, or Hadoop's jars, are missing.
+        Java or Hadoop's jars are missing.
     StorageError
-        The file system gives none.
+        The file system issues no token.
     """
     name = str(order["name"])
     session = HadoopSession(environment_configuration())
@@ -108,7 +109,7 @@ def answer(order: Mapping[str, Any]) -> str:
     authority = name.partition("://")[2]
     token = hdfs_token(found, authority, addresses_of(authority))
     if token is None:
-        raise StorageError(f"{name}: gives no token, though the configuration says that it wants Kerberos")
+        raise StorageError(f"{name} issues no token, although its configuration requires Kerberos")
     return token.to_url_text()
 
 

@@ -1,6 +1,6 @@
-"""What went wrong in Hadoop, as one of our errors with one sentence that says what to do.  Pure.
+"""Turn Hadoop's Java exceptions into our errors, each with a sentence that says what to do.  Pure.
 
-Java's exceptions come as links: class names and messages, from what was caught to its last cause.  Their stacks are for
+An exception comes as a chain of class names and messages, from the caught one to its last cause.  Stack traces go to
 the log.
 """
 
@@ -24,21 +24,21 @@ from eps.errors import (
 
 
 class NotRegisteredError(ResourceError):
-    """The ResourceManager does not know the application master any more: it is to register again.
+    """The ResourceManager no longer knows the application master, which must register again.
 
-    All that it was asked before, and has not answered, is forgotten.
+    The ResourceManager has lost all requests that it had not answered.
     """
 
 
 class AttemptEndedError(ResourceError):
-    """The ResourceManager has ended this attempt of the application: its master is to leave."""
+    """The ResourceManager has ended this attempt of the application; its master must exit."""
 
 
 class AskRefusedError(ResourceError):
-    """The ResourceManager does not take one of the asks that were new in this heartbeat; none of them counts."""
+    """The ResourceManager refuses a new ask of this heartbeat, and with it all new asks."""
 
 
-#: Who listens on a port that the configuration does not name.
+#: Services on Hadoop's default ports, for addresses that the configuration does not name.
 DEFAULT_PORTS = {
     8020: "the NameNode (fs.defaultFS)",
     9000: "the NameNode (fs.defaultFS)",
@@ -46,44 +46,45 @@ DEFAULT_PORTS = {
     8032: "the ResourceManager (yarn.resourcemanager.address)",
     9866: "a DataNode (dfs.datanode.address)",
 }
-_MOST_WORDS = 500
+#: Longest quotation of a Java message, in characters.
+_MAX_QUOTED = 500
 
 
 @dataclass(frozen=True, slots=True)
 class JavaError:
     """One exception of a chain of causes."""
 
-    #: With its package: ``java.net.ConnectException``; empty where only its message is known.
+    #: Class with package: ``java.net.ConnectException``; empty if only the message is known.
     name: str
     message: str = ""
 
     @property
     def short_name(self) -> str:
-        """Its name without the package."""
+        """Class name without the package."""
         return self.name.rpartition(".")[2].rpartition("$")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class HadoopPlace:
-    """Where a program's Hadoop is, as its configuration says."""
+    """The addresses of a Hadoop configuration, for messages."""
 
-    #: The folder of its files; empty where nothing is configured.
+    #: Folder of the configuration; empty if there is none.
     conf_dir: str = ""
-    #: Name -> value, of what may hold an address.
+    #: Settings that may hold an address: name -> value.
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def who_listens(self, host: str, port: int) -> str:
-        """Return who is expected at an address, and which file says so."""
+        """Return a clause on which service should listen at an address, and which setting says so."""
         where = f"in {self.conf_dir}" if self.conf_dir else "of HADOOP_CONF_DIR, which is not set"
-        # A host is often named otherwise than it was configured: then its port must do.
+        # Java may name a host differently from the configuration: then compare ports only.
         for name in (re.escape(host), r"[^/@:]+"):
             for key, value in sorted(self.settings.items()):
                 if re.search(rf"(^|[/@]){name}:{port}(/|$)", value):
-                    return f"{_service(key)} should listen, as {key} {where} says"
+                    return f"{_service(key)} should listen according to {key} {where}"
         known = DEFAULT_PORTS.get(port)
         if known is not None:
-            return f"{known} listens by default; nothing {where} names another address"
-        return f"nothing {where} names that address"
+            return f"{known} listens by default; no setting {where} names another address"
+        return f"no setting {where} names that address"
 
 
 def _service(key: str) -> str:
@@ -100,14 +101,14 @@ def explain(
     Parameters
     ----------
     chain : sequence of JavaError
-        From what was caught to its last cause; not empty.
+        From the caught exception to its last cause; not empty.
     doing : str
-        What was attempted: the subject of the sentence, ``the application cannot be submitted``.
+        Beginning of the message: ``the application cannot be submitted``.
     place : HadoopPlace
     otherwise : callable
-        Makes the error where nothing is known of the exception.
+        Makes the error for an unknown exception.
     """
-    # What says most goes first, wherever in the chain it stands.
+    # The order of the rules decides, not the order of the chain.
     for rule in _RULES:
         for link in chain:
             if rule.applies(link):
@@ -118,18 +119,18 @@ def explain(
 
 
 def first_line(message: str) -> str:
-    """Return the words of a message before its stack, without the name of a class in front."""
+    """Return the first line of a message, without a class name in front."""
     line = next((line.strip() for line in message.splitlines() if line.strip()), "")
     line = re.sub(r"^(Caused by: )?([a-z][\w$]*\.)+[A-Z][\w$]*:\s*", "", line)
-    return line[:_MOST_WORDS]
+    return line[:_MAX_QUOTED]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
     make: Callable[[str], EpsError]
-    #: Ends of class names; none: any.
+    #: Class names without package; empty: any.
     names: tuple[str, ...]
-    #: Found in the message, whatever the case; none: any.
+    #: Parts of the message, in lower case; empty: any message.
     words: tuple[str, ...]
     sentence: Callable[[JavaError, HadoopPlace], str]
 
@@ -155,10 +156,10 @@ def _address(link: JavaError, place: HadoopPlace) -> str:
 
 def _unknown_host(link: JavaError, place: HadoopPlace) -> str:
     where = place.conf_dir or "HADOOP_CONF_DIR"
-    return f"the host is unknown ({first_line(link.message)}): correct it in {where}, or have it resolved"
+    return f"the host is unknown ({first_line(link.message)}): correct it in {where}, or check the name resolution"
 
 
-_ATTEMPT_ENDED = "YARN has ended this attempt of the application: it was killed, or another attempt has begun"
+_ATTEMPT_ENDED = "YARN has ended this attempt of the application: it was killed, or another attempt has started"
 _RULES = (
     _Rule(NotRegisteredError, ("ApplicationMasterNotRegisteredException",), (), _says("{words}")),
     _Rule(
@@ -167,22 +168,27 @@ _RULES = (
         (),
         _says(_ATTEMPT_ENDED),
     ),
-    # Its token is forgotten with it.
+    # YARN forgets the token of an attempt that has ended.
     _Rule(AttemptEndedError, ("InvalidToken",), ("amrmtokensecretmanager",), _says(_ATTEMPT_ENDED)),
     _Rule(JobNotFoundError, ("ApplicationNotFoundException",), (), _says("YARN knows no such application")),
     _Rule(
         StorageAwayError,
         (),
         ("safe mode", "safemode"),
-        _says("HDFS is in safe mode: wait until it has left it (hdfs dfsadmin -safemode wait), then try again"),
+        _says("HDFS is in safe mode: wait until it leaves it (hdfs dfsadmin -safemode wait), then try again"),
     ),
     _Rule(
         StorageAwayError,
         (),
         ("minreplication", "could only be replicated", "could only be written"),
-        _says("no DataNode of HDFS takes data: see that one is live and has room (hdfs dfsadmin -report)"),
+        _says("no DataNode of HDFS accepts data: check that one is live and has free space (hdfs dfsadmin -report)"),
     ),
-    _Rule(StorageError, ("DSQuotaExceededException", "NSQuotaExceededException"), (), _says("{words}: raise it")),
+    _Rule(
+        StorageError,
+        ("DSQuotaExceededException", "NSQuotaExceededException"),
+        (),
+        _says("{words}: delete files there, or raise the quota"),
+    ),
     _Rule(
         ConfigError,
         (),
@@ -193,19 +199,19 @@ _RULES = (
         AuthenticationError,
         (),
         ("unable to obtain password from user", "client not found in kerberos database"),
-        _says("Kerberos does not know who logs in ({words}): see the principal (klist, klist -kt of a keytab)"),
+        _says("Kerberos does not know the user ({words}): check the principal (klist, or klist -kt for a keytab)"),
     ),
     _Rule(
         AuthenticationError,
         ("SaslException", "GSSException", "KerberosAuthException", "InvalidToken", "LoginException"),
         (),
-        _says("the credentials are not accepted ({words}): run kinit, or let KRB5_CLIENT_KTNAME name a keytab"),
+        _says("the credentials are not accepted ({words}): run kinit, or set KRB5_CLIENT_KTNAME to a keytab"),
     ),
     _Rule(
         AuthenticationError,
         (),
         ("client cannot authenticate via", "gss initiate failed", "simple authentication is not enabled"),
-        _says("the credentials are not accepted ({words}): run kinit, or let KRB5_CLIENT_KTNAME name a keytab"),
+        _says("the credentials are not accepted ({words}): run kinit, or set KRB5_CLIENT_KTNAME to a keytab"),
     ),
     _Rule(
         ConfigError,
@@ -223,26 +229,26 @@ _RULES = (
         ConfigError,
         (),
         ("stopped. cannot accept submission", "state is stopped", "is stopped", "is draining", "max-applications"),
-        _says("the queue takes no application now ({words}): choose another, or wait"),
+        _says("the queue accepts no applications now ({words}): choose another, or wait"),
     ),
     _Rule(
         AskRefusedError,
         ("InvalidLabelResourceRequestException",),
         (),
-        _says("the node label cannot be used ({words}): name one that the queue may use, or none"),
+        _says("the node label cannot be used ({words}): choose one that the queue may use, or none"),
     ),
     _Rule(
         AskRefusedError,
         ("InvalidResourceRequestException",),
         (),
-        _says("{words}: ask for less memory or fewer vcores, or have the cluster's maximum allocation raised"),
+        _says("{words}: request less memory or fewer vcores, or raise the cluster's maximum allocation"),
     ),
     _Rule(StorageError, ("AccessControlException",), ("permission denied",), _says("{words}")),
     _Rule(
         AuthenticationError,
         ("AccessControlException", "AuthorizationException", "AccessDeniedException"),
         (),
-        _says("this user may not do it ({words})"),
+        _says("this user is not allowed to ({words})"),
     ),
     _Rule(StorageError, ("FileNotFoundException", "NoSuchFileException"), (), _says("{words}")),
     _Rule(StorageError, ("FileAlreadyExistsException", "AlreadyBeingCreatedException"), (), _says("{words}")),
@@ -263,7 +269,7 @@ _RULES = (
         PeerUnavailableError,
         ("StandbyException",),
         (),
-        _says("the one that was asked is on standby: none of the twins is active ({words})"),
+        _says("all of the service's hosts are on standby, none is active ({words})"),
     ),
     _Rule(DeadlineError, ("TimeoutException", "InterruptedIOException"), (), _says("no answer in time ({words})")),
     _Rule(ConfigError, ("ClassNotFoundException", "NoClassDefFoundError"), (), _says("the class path lacks {words}")),
@@ -271,6 +277,6 @@ _RULES = (
         ResourceError,
         ("InvalidApplicationMasterRequestException",),
         (),
-        _says("the ResourceManager does not take the application master: {words}"),
+        _says("the ResourceManager refuses the application master: {words}"),
     ),
 )

@@ -1,7 +1,7 @@
-"""Kerberos as this process finds it, by the variables that MIT's programs know too.
+"""Find this process's Kerberos credentials, by the environment variables of MIT Kerberos.
 
-``KRB5CCNAME`` names the cache with the ticket of ``kinit``, ``KRB5_CLIENT_KTNAME`` a keytab that takes the place of a
-ticket, ``KRB5_CONFIG`` the settings of the realms.
+``KRB5CCNAME`` names the cache with the ticket of ``kinit``, ``KRB5_CLIENT_KTNAME`` a keytab to use instead of a ticket,
+``KRB5_CONFIG`` the settings of the realms.
 
 Source: MIT Kerberos, "Environment variables" and "Keytab file format".
 """
@@ -22,63 +22,63 @@ _LENGTH_BYTES = 4
 
 
 def keytab_of(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the path of the keytab to log in with, and the first principal in it; None where none is named.
+    """Return path and first principal of the keytab to log in with; None if no variable names one.
 
     Raises
     ------
     ConfigError
-        It cannot be read, or is no keytab.
+        The file cannot be read, or is no keytab.
     """
     path = environ.get(KEYTAB_VARIABLE, "").removeprefix(_FILE)
     if not path:
         return None
-    where, mended = f"{KEYTAB_VARIABLE} is {path}", "let it name a keytab that you can read, or unset it and run kinit"
+    where, advice = f"{KEYTAB_VARIABLE} is {path}", "set it to a keytab that you can read, or unset it and run kinit"
     try:
         return path, first_principal(Path(path).read_bytes())
     except OSError as error:
-        raise ConfigError(f"{where}: cannot be read: {error.strerror}: {mended}") from None
+        raise ConfigError(f"{where}, which cannot be read ({error.strerror}): {advice}") from None
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"{where}: is no keytab: {error}: {mended}") from None
+        raise ConfigError(f"{where}, which is no keytab ({error}): {advice}") from None
 
 
 def first_principal(keytab: bytes) -> str:
-    """Return the first principal of a keytab, as ``ada@LAKE.ORG``: MIT's programs take that one as well.
+    """Return the first principal of a keytab, such as ``ada@LAKE.ORG``; MIT's programs use the same.
 
     Raises
     ------
     ValueError
-        It is no keytab, or an empty one.
+        The data is no keytab, or has no principal.
     """
     for principal, _ in _entries(keytab):
         return principal
-    raise ValueError("there is no principal in it")
+    raise ValueError("it has no principal")
 
 
 def keytab_for(keytab: bytes, principal: str) -> bytes:
-    """Return a keytab with the keys of one principal, out of one with those of several.
+    """Return a keytab with only one principal's keys of another keytab.
 
     Raises
     ------
     ValueError
-        It is no keytab, or has none of these.
+        The data is no keytab, or has no key of the principal.
     """
     keys = b"".join(entry for name, entry in _entries(keytab) if name == principal)
     if not keys:
-        raise ValueError(f"there is no key of {principal} in it")
+        raise ValueError(f"it has no key of {principal}")
     return _KEYTAB_MAGIC + keys
 
 
 def _entries(keytab: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield principal and key, as they stand there, of a keytab."""
+    """Yield (principal, the whole entry) for each entry of a keytab."""
     if keytab[:2] != _KEYTAB_MAGIC:
-        raise ValueError("it does not begin as one")
+        raise ValueError("its first bytes are wrong")
     at = 2
     while at + _LENGTH_BYTES <= len(keytab):
         size = int.from_bytes(keytab[at : at + _LENGTH_BYTES], "big", signed=True)
         if not size:
             return
         end = at + _LENGTH_BYTES + abs(size)
-        # What was removed has left a hole.
+        # A negative size is that of a removed entry.
         if size > 0:
             yield _principal(keytab[at + _LENGTH_BYTES : end]), keytab[at:end]
         at = end
@@ -101,26 +101,26 @@ def _principal(entry: bytes) -> str:
 
 
 def java_options(environ: Mapping[str, str]) -> list[str]:
-    """Return the options by which Java reads the settings that everybody else does: it does not know the variable."""
+    """Return the options that make Java read the file of KRB5_CONFIG, a variable that it ignores."""
     paths = [path for path in environ.get(CONFIG_VARIABLE, "").split(":") if Path(path).is_file()]
     return [f"-Djava.security.krb5.conf={paths[0]}"] if paths else []
 
 
-def nobody(environ: Mapping[str, str]) -> AuthenticationError:
-    """Return the error for a cluster that wants Kerberos, and a process that has nothing to show."""
+def no_credentials(environ: Mapping[str, str]) -> AuthenticationError:
+    """Return the error for a process without credentials on a cluster with Kerberos."""
     cache = environ.get(CACHE_VARIABLE, "")
     kind, colon, _ = cache.partition(":")
     hint = f"; Java reads tickets from files only, but {CACHE_VARIABLE} is {cache}: set it to FILE:PATH, then run kinit"
     return AuthenticationError(
-        "this cluster wants Kerberos, and you have no ticket that is valid: run kinit (klist shows what there is), or "
-        f"let {KEYTAB_VARIABLE} name a keytab{hint if colon and kind != 'FILE' else ''}"
+        "this cluster requires Kerberos, and you have no valid ticket: run kinit (klist shows your tickets), or set "
+        f"{KEYTAB_VARIABLE} to a keytab{hint if colon and kind != 'FILE' else ''}"
     )
 
 
 class HttpAuth:
-    """Proves over HTTP who one is (SPNEGO), for ``requests.Session.auth``.  Thread-safe.
+    """Authenticate over HTTP by Kerberos (SPNEGO), for ``requests.Session.auth``.  Thread-safe.
 
-    The package keeps what it has begun with a server for the answer: two threads at a time would mix theirs up.
+    The package keeps the state of a handshake in its object, so each thread has its own.
 
     Raises
     ------
@@ -135,7 +135,7 @@ class HttpAuth:
         self._local = threading.local()
 
     def __call__(self, request: Any) -> Any:
-        """Return a request that is asked again with a proof, where its answer wants one."""
+        """Return the request, which is repeated with a ticket if the server demands one."""
         if not hasattr(self._local, "auth"):
             self._local.auth = self._package.HTTPKerberosAuth(mutual_authentication=self._package.OPTIONAL)
         return self._local.auth(request)

@@ -1,8 +1,8 @@
-"""Hadoop's own client in a process of its own: whoever has orders for it needs no Java virtual machine.
+"""Run Hadoop's own client in a child process, so that the caller needs no Java virtual machine.
 
-One must not live in a process that forks later, as a user's may.  Orders and answers are JSON objects, one a line:
-``{"method": ..., ...}``, and ``{"value": ...}`` or the kind and the text of an error.  The process begins with the
-first order, and ends with the end of its input.
+A process with a Java virtual machine must not fork, and a user's process may.  Calls and answers are JSON objects, one
+a line: ``{"method": ..., ...}``, and ``{"value": ...}`` or the class and text of an error.  The process starts with the
+first call, and exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from eps import errors
 from eps.errors import EpsError, ResourceError
 from eps.hadoop.conf import HadoopConf
 
-#: The process has so long to end after its last order.
+#: Timeout for the process to exit after its last call.
 END_S = 10.0
 
 
 class HadoopProcess:
-    """The process, from the side of whoever has orders for it; thread-safe.
+    """The child process, as its caller uses it.  Thread-safe.
 
     Parameters
     ----------
     conf : HadoopConf
     module : str
-        Calls :func:`serve`.
+        Module that the process runs; it must call :func:`serve`.
     """
 
     def __init__(self, conf: HadoopConf, module: str) -> None:
@@ -41,28 +41,28 @@ class HadoopProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
-        """Begin the process now, where it has not: Java takes a second, in which other things can be done.
+        """Start the process if it is not running; Java takes a second, in which the caller can do other things.
 
         Raises
         ------
         ResourceError
-            It cannot be started.
+            The process cannot be started.
         """
         with self._lock:
             if self._process is None:
                 self._process = self._started()
 
     def call(self, method: str, **values: Any) -> Any:
-        """Return what an order is answered with.
+        """Call a method in the process and return its result.
 
-        Whoever is interrupted meanwhile has nothing done after that.
+        An interrupt kills the process, so that the call has no effect afterwards.
 
         Raises
         ------
         EpsError
-            As the process has raised it.
+            The error that the method raised.
         ResourceError
-            It cannot be started, or has ended.
+            The process cannot be started, or has exited.
         """
         with self._lock:
             self.begin()
@@ -80,7 +80,7 @@ class HadoopProcess:
                 raise
             if not answer:
                 code = self._end(at_once=True)
-                raise ResourceError(f"Hadoop's client ended with exit code {code} before it had answered ({method})")
+                raise ResourceError(f"Hadoop's client exited with code {code} before it answered ({method})")
         found = json.loads(answer)
         if "error" in found:
             raise getattr(errors, found["error"], ResourceError)(found["text"])
@@ -88,10 +88,10 @@ class HadoopProcess:
 
     def _started(self) -> subprocess.Popen[str]:
         root, rest = str(Path(errors.__file__).absolute().parent.parent), os.environ.get("PYTHONPATH", "")
-        # A checkout that is not installed is found, too.
+        # Also for a checkout that is not installed.
         path = os.pathsep.join([rest, root] if rest else [root])
         try:
-            # In a session of its own: what a terminal interrupts is this process, which ends the other.
+            # In its own session: an interrupt from the terminal reaches this process only, which kills the other.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", self._module],
                 stdin=subprocess.PIPE,
@@ -121,22 +121,22 @@ class HadoopProcess:
         return process.returncode
 
     def close(self) -> None:
-        """End the process; harmless when repeated."""
+        """Stop the process.  Idempotent."""
         with self._lock:
             self._end(at_once=False)
 
 
 def serve(answer: Callable[[Mapping[str, Any]], Any], begin: Callable[[], object] = lambda: None) -> int:
-    """Answer the orders of standard input until there are no more; return an exit code.
+    """Answer the calls from standard input until its end; return an exit code.
 
     Parameters
     ----------
     answer : callable
-        Takes an order, and returns what it is answered with.
+        Takes a call and returns its result.
     begin : callable
-        Called before the first order is there; what is wrong then the first order is told.
+        Called before the first call arrives, to save time.  Its errors are ignored: the first call meets them again.
     """
-    # What Java prints is for people.
+    # Output of Java itself goes to stderr.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with suppress(EpsError):

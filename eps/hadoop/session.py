@@ -1,4 +1,4 @@
-"""What all clients of one cluster share: the machine, the configuration, and who they are."""
+"""State that all clients of a cluster share: Java virtual machine, configuration and user."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from eps.errors import EpsError, ResourceError
 from eps.hadoop.bridge import java, java_errors, place_of, start_jvm
 from eps.hadoop.conf import HadoopConf, environment_configuration
-from eps.hadoop.kerberos import keytab_of, nobody
+from eps.hadoop.kerberos import keytab_of, no_credentials
 from eps.hadoop.token_file import TOKEN_FILE_VARIABLE
 
-#: Whoever waits is told within seconds that nobody answers, and tries again where that makes sense; Hadoop's own
-#: clients would try for a quarter of an hour.
-SOON = {
+#: Short timeouts: Hadoop's clients report within seconds that a service does not answer, and EPS retries where that
+#: makes sense.  By default they would retry for a quarter of an hour.
+TIMEOUTS = {
     "yarn.resourcemanager.connect.max-wait.ms": "4000",
     "yarn.resourcemanager.connect.retry-interval.ms": "500",
     "yarn.client.nodemanager-connect.max-wait-ms": "8000",
@@ -25,27 +25,27 @@ SOON = {
     "ipc.client.connect.max.retries.on.timeouts": "1",
     "ipc.client.connect.timeout": "8000",
     "ipc.client.rpc-timeout.ms": "20000",
-    # A record of the job master waits for its DataNodes, and all others behind it.
+    # A record of the job master waits for its DataNodes and blocks all later ones.
     "dfs.client.socket-timeout": "10000",
 }
 
 
 class HadoopSession:
-    """A cluster, as one user sees it.
+    """A user's session with a cluster.
 
     Parameters
     ----------
     conf : HadoopConf, optional
         Default: that of ``HADOOP_CONF_DIR``.
     settings : mapping, optional
-        Go before the configuration's.
+        Override the configuration's.
 
     Raises
     ------
     ConfigError
-        As :func:`~eps.hadoop.bridge.start_jvm`; or the keytab of the environment is none.
+        Java cannot be started (:func:`~eps.hadoop.bridge.start_jvm`), or the keytab of the environment is invalid.
     AuthenticationError
-        Kerberos does not take the keytab.
+        Kerberos refuses the keytab.
     """
 
     def __init__(self, conf: HadoopConf | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -54,38 +54,35 @@ class HadoopSession:
         self.place = place_of(found)
         with self.errors("Hadoop's configuration cannot be read"):
             self.java_conf = java("org.apache.hadoop.yarn.conf.YarnConfiguration")()
-            for name, value in {**SOON, **(settings or {})}.items():
+            for name, value in {**TIMEOUTS, **(settings or {})}.items():
                 self.java_conf.set(name, value)
-            # Who this process is, is decided once for each machine.
+            # Hadoop determines the user once for each Java virtual machine.
             users = java("org.apache.hadoop.security.UserGroupInformation")
             users.setConfiguration(self.java_conf)
             self.is_secure = bool(users.isSecurityEnabled())
-        with self.errors("who you are to the cluster cannot be found out"):
+        with self.errors("your user on the cluster cannot be determined"):
             if self.is_secure:
                 _log_in(users)
             self.user = str(users.getCurrentUser().getShortUserName())
 
     def require_login(self) -> None:
-        """Refuse whoever has no proof of who they are, on a cluster that asks for one.
+        """Check that the user has credentials if the cluster requires them.
 
         Raises
         ------
         AuthenticationError
-            There is no ticket, no keytab and no token.
+            The cluster requires Kerberos, and there is no ticket, keytab or token.
         """
         if not self.is_secure:
             return
-        with self.errors("who you are to the cluster cannot be found out"):
+        with self.errors("your user on the cluster cannot be determined"):
             user = java("org.apache.hadoop.security.UserGroupInformation").getLoginUser()
             known = bool(user.hasKerberosCredentials()) or bool(user.getCredentials().numberOfTokens())
         if not known:
-            raise nobody(os.environ)
+            raise no_credentials(os.environ)
 
     def is_in(self, acl: str, user: str) -> bool:
-        """Return whether a user is of those whom an access control list names, or of a group that it names.
-
-        Groups are those that this host's Hadoop finds.
-        """
+        """Return whether an access control list names a user, or a group that this host's Hadoop finds for the user."""
         with self.errors(f"the groups of {user} cannot be looked up"):
             found = java("org.apache.hadoop.security.UserGroupInformation").createRemoteUser(user)
             return bool(java("org.apache.hadoop.security.authorize.AccessControlList")(acl).isUserAllowed(found))
@@ -97,15 +94,15 @@ class HadoopSession:
             yield
 
     def get(self, name: str, default: str = "") -> str:
-        """Return a setting, with Hadoop's own default where there is one."""
+        """Return a setting; if it is not set, Hadoop's default, else ``default``."""
         found = self.java_conf.get(name)
         return default if found is None else str(found)
 
 
 def _log_in(users: Any) -> None:
-    """Log in with the keytab of the environment, once in a process; without one the ticket's cache is looked at."""
+    """Log in with the keytab of the environment, once in a process; without one Hadoop uses the ticket cache."""
     keytab = keytab_of(os.environ)
-    # A container has tokens, whatever else its environment says.
+    # A container uses its tokens, even if its environment names a keytab.
     if keytab is None or os.environ.get(TOKEN_FILE_VARIABLE) or users.isLoginKeytabBased():
         return
     path, principal = keytab

@@ -1,7 +1,7 @@
-"""Hadoop's delegation tokens: what is in the file that YARN gives every container, and how WebHDFS wants it.
+"""Read Hadoop's delegation tokens from a container's token file, and write them for WebHDFS.
 
-``HADOOP_TOKEN_FILE_LOCATION`` names a file of ``HDTS``, a version and the tokens: version 0 in Hadoop's own writables,
-version 1 as one protobuf message that its length goes before.
+``HADOOP_TOKEN_FILE_LOCATION`` names a file with ``HDTS``, a version and the tokens.  Version 0 has Hadoop's writables,
+version 1 one protobuf message after its length.
 
 Source: ``Credentials``, ``Token`` and ``WritableUtils`` of Hadoop's ``org.apache.hadoop.security`` and ``.io``; the
 messages of ``Security.proto``.
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from eps.errors import StorageError
 
-#: Environment variable that a NodeManager sets: the file with a container's tokens.
+#: Environment variable with a container's token file, set by its NodeManager.
 TOKEN_FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
-#: Whoever has the first may speak to the ResourceManager as the application master; whoever has the second may submit
-#: and end applications as its user.
+#: Kinds of tokens: with the first, a process talks to the ResourceManager as the application master; with the second,
+#: it submits and kills applications as its user.
 AM_TOKEN, CLIENT_TOKEN = "YARN_AM_RM_TOKEN", "RM_DELEGATION_TOKEN"
-#: Of tokens that a NameNode takes, and how the service of one begins that is for any of twins.
+#: Kind of NameNodes' tokens, and the prefix of the service of a token for a name service.
 HDFS_KIND, HA_SERVICE = "HDFS_DELEGATION_TOKEN", "ha-hdfs:"
 _MAGIC = b"HDTS"
 _WRITABLE, _PROTOBUF = 0, 1
@@ -29,39 +29,45 @@ _LENGTH_DELIMITED = 2
 
 @dataclass(frozen=True)
 class HadoopToken:
-    """One token."""
+    """A delegation token."""
 
     identifier: bytes
-    #: Not in the text form of the value: it is the secret.
+    #: The secret; ``repr`` leaves it out.
     password: bytes
     kind: str
-    #: Whom it is for, as ``10.0.0.7:8020`` or ``ha-hdfs:lake``.
+    #: Service that accepts it: ``10.0.0.7:8020`` or ``ha-hdfs:lake``.
     service: str
 
     def __repr__(self) -> str:
         return f"HadoopToken({self.kind} for {self.service})"
 
     def to_url_text(self) -> str:
-        """Return the text that WebHDFS takes as ``delegation``."""
+        """Return the token as text for WebHDFS's parameter ``delegation``."""
         fields = (self.identifier, self.password, self.kind.encode(), self.service.encode())
         data = b"".join(_vint(len(value)) + value for value in fields)
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     @classmethod
     def from_url_text(cls, text: str, where: str) -> HadoopToken:
-        """Return the token of a text that Hadoop's web interfaces give.
+        """Return the token in a text from Hadoop's web interfaces.
+
+        Parameters
+        ----------
+        text : str
+        where : str
+            Its origin, for messages.
 
         Raises
         ------
         StorageError
-            It is none; ``where`` says who gave it.
+            The text is no token.
         """
         try:
             reader = _Reader(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
             identifier, password, kind, service = (reader.counted() for _ in range(4))
             return cls(identifier, password, kind.decode(), service.decode())
         except (ValueError, IndexError) as error:
-            raise StorageError(f"{where}: gives no token of Hadoop's: {error}") from None
+            raise StorageError(f"{where}: expected a Hadoop delegation token: {error}") from None
 
 
 def parse_tokens(data: bytes, where: str) -> tuple[HadoopToken, ...]:
@@ -70,7 +76,7 @@ def parse_tokens(data: bytes, where: str) -> tuple[HadoopToken, ...]:
     Raises
     ------
     StorageError
-        It is no file of tokens, or is damaged.
+        The file is no token file, or is damaged.
     """
     try:
         if data[:4] != _MAGIC:
@@ -82,7 +88,7 @@ def parse_tokens(data: bytes, where: str) -> tuple[HadoopToken, ...]:
             return tuple(_protobuf_tokens(reader.take(reader.varint())))
         raise ValueError(f"it is of version {data[4]}")
     except (ValueError, IndexError) as error:
-        raise StorageError(f"{where}: is no file of Hadoop's tokens: {error}") from None
+        raise StorageError(f"{where}: expected a Hadoop token file: {error}") from None
 
 
 def hdfs_token(tokens: Collection[HadoopToken], authority: str, addresses: Collection[str] = ()) -> HadoopToken | None:
@@ -92,14 +98,14 @@ def hdfs_token(tokens: Collection[HadoopToken], authority: str, addresses: Colle
     ----------
     tokens : collection of HadoopToken
     authority : str
-        What stands in ``hdfs://AUTHORITY/``.
+        Of ``hdfs://AUTHORITY/``.
     addresses : collection of str
-        The addresses that its name stands for: a token is for an address, where it is not for a name service.
+        Addresses of that host: a token names an address unless it is for a name service.
 
     Returns
     -------
     HadoopToken or None
-        The one of that service; where none is, the only one for any NameNode; None where there is none or several.
+        The token for that service; else the only HDFS token; None if there are none or several.
     """
     ours = [token for token in tokens if token.kind == HDFS_KIND]
     services = {authority, f"{HA_SERVICE}{authority}", *addresses}
@@ -125,7 +131,7 @@ class _Reader:
         return found
 
     def vint(self) -> int:
-        """Read a number as ``WritableUtils`` writes it: one byte, or a byte that says how many follow."""
+        """Read a number in the format of ``WritableUtils``: one byte, or one with the number of following bytes."""
         first = int.from_bytes(self.take(1), "big", signed=True)
         if first >= -112:
             return first
@@ -134,7 +140,7 @@ class _Reader:
         return ~value if negative else value
 
     def varint(self) -> int:
-        """Read a number as protobuf writes it: seven bits a byte, the lowest first."""
+        """Read a number in protobuf's format: seven bits a byte, the lowest first."""
         value = shift = 0
         while True:
             byte = self.take(1)[0]
@@ -156,7 +162,7 @@ def _writable_tokens(reader: _Reader) -> Iterator[HadoopToken]:
 
 def _protobuf_tokens(message: bytes) -> Iterator[HadoopToken]:
     for number, entry in _fields(message):
-        # 1: tokens, each with an alias (1) and the token (2); other numbers are secrets of users.
+        # 1: tokens, each with an alias (1) and the token (2); other fields are users' secrets.
         token = dict(_fields(entry)).get(2) if number == 1 else None
         if token is not None:
             fields = dict(_fields(token))
@@ -174,7 +180,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _vint(value: int) -> bytes:
-    """Return a length as ``WritableUtils`` writes it."""
+    """Return a length in the format of ``WritableUtils``."""
     if value <= 127:
         return bytes([value])
     data = value.to_bytes((value.bit_length() + 7) // 8, "big")

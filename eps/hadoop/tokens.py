@@ -1,8 +1,8 @@
-"""What proves to Hadoop who somebody is: delegation tokens, in Hadoop's own format.
+"""Obtain, cancel and filter Hadoop's delegation tokens.
 
-Containers have tokens, not tickets: whoever submits obtains them, the ResourceManager renews them, and the application
-master hands on those that its workers and servers need: what speaks for it, or for its user to the ResourceManager,
-is not among them.
+Containers authenticate by tokens, not by Kerberos tickets.  The client obtains the tokens at submission, and the
+ResourceManager renews them.  The application master passes them on to its workers and servers, without those that
+would let a container talk to the ResourceManager as the master or as its user.
 
 Source: Hadoop, "YARN application security".
 """
@@ -19,25 +19,25 @@ from eps.hadoop.token_file import AM_TOKEN, CLIENT_TOKEN
 
 
 def obtain_tokens(session: HadoopSession, file_systems: Collection[str] = ()) -> bytes:
-    """Return tokens for file systems and for the ResourceManager, for an application master to be submitted.
+    """Return an application's tokens for file systems and for the ResourceManager.
 
-    The ResourceManager renews them as long as the application runs, and cancels them when it has ended.
+    The ResourceManager renews them while the application runs, and cancels them at its end.
 
     Parameters
     ----------
     session : HadoopSession
     file_systems : collection of str
-        URLs, as ``hdfs://lake``; default: the cluster's own.
+        URLs, such as ``hdfs://lake``; empty: the cluster's default.
 
     Returns
     -------
     bytes
-        Empty where the cluster asks nobody for a proof.
+        Empty on a cluster without authentication.
 
     Raises
     ------
     EpsError
-        Nobody has logged in, or nobody answers.
+        The user has no valid ticket, or a service does not answer.
     """
     if not session.is_secure:
         return b""
@@ -51,12 +51,12 @@ def obtain_tokens(session: HadoopSession, file_systems: Collection[str] = ()) ->
 
 
 def cancel_tokens(session: HadoopSession, tokens: bytes) -> None:
-    """Make tokens of :func:`obtain_tokens` worth nothing.
+    """Cancel tokens of :func:`obtain_tokens`.
 
     Raises
     ------
     EpsError
-        Somebody who gave one does not answer.
+        A service that issued one does not answer.
     """
     if not tokens:
         return
@@ -69,12 +69,12 @@ def cancel_tokens(session: HadoopSession, tokens: bytes) -> None:
 
 
 def file_system_tokens(session: HadoopSession, url: str) -> bytes:
-    """Return tokens for one file system, which nobody renews: for this process's own use.
+    """Return tokens for one file system, for this process's own use; they are not renewed.
 
     Raises
     ------
     EpsError
-        Nobody has logged in, or nobody answers.
+        The user has no valid ticket, or the file system does not answer.
     """
     with session.errors(f"a token for {url} cannot be obtained", StorageError):
         credentials = java("org.apache.hadoop.security.Credentials")()
@@ -101,14 +101,14 @@ def _add_resource_manager_token(session: HadoopSession, credentials: Any, renewe
 
 
 def tokens_for_containers(session: HadoopSession) -> bytes:
-    """Return this process's tokens without those for the ResourceManager; empty where there is no other."""
+    """Return this process's tokens except those for the ResourceManager; empty if there are no others."""
     with session.errors("this process's tokens cannot be read"):
         user = java("org.apache.hadoop.security.UserGroupInformation").getCurrentUser()
         return pack(without_resource_manager(user.getCredentials()))
 
 
 def without_resource_manager(credentials: Any) -> Any:
-    """Return a copy of credentials in which nothing is for the ResourceManager."""
+    """Return a copy of credentials without tokens for the ResourceManager."""
     kept = java("org.apache.hadoop.security.Credentials")()
     for token in credentials.getAllTokens():
         if str(token.getKind()) not in (AM_TOKEN, CLIENT_TOKEN):
@@ -119,7 +119,7 @@ def without_resource_manager(credentials: Any) -> Any:
 
 
 def pack(credentials: Any) -> bytes:
-    """Return credentials in Hadoop's format; empty where there is nothing in them."""
+    """Return credentials in Hadoop's format; empty if they hold nothing."""
     if not credentials.numberOfTokens() and not credentials.numberOfSecretKeys():
         return b""
     buffer = java("org.apache.hadoop.io.DataOutputBuffer")()

@@ -1,6 +1,6 @@
-"""Jobs from Python: start them, watch them, change their size, get what they trained.
+"""Jobs from Python: start, watch, resize, resume and kill them, and get their results.
 
-The command line is made of this; whatever it does can be done here.
+The command line is built on this module.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ from eps.errors import (
 )
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, OnThisMachine, Progress, WaitNews, Whereabouts
-from eps.job.status import BEING_STARTED, ended_report, ended_status, is_on_yarn, with_application
+from eps.job.status import BEING_STARTED, ended_report, ended_status, is_on_yarn, with_record
 from eps.pb import control_pb2 as pb
 from eps.spec.changes import change_of, check_request_id
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir
+from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir, list_jobs
 from eps.storage.locations import location
+from eps.system.interrupt import telling
+from eps.system.nearest import did_you_mean
 from eps.system.waits import wait_for
 
 if TYPE_CHECKING:
@@ -62,8 +64,8 @@ _METHODS = {
     Operation.SCALE: "Scale",
 }
 
-#: Where it is set, :func:`run` hands its request to this and returns what it returns: under a scheduler a job is
-#: submitted, not started.
+#: If set, :func:`run` passes its request to this function and returns the result.  A scheduler sets it to get the job
+#: submitted to itself.
 submit_instead: ContextVar[Callable[[RunRequest], dict[str, Any]] | None] = ContextVar("submit_instead", default=None)
 
 #: A change of size as in the report's ``changes``.
@@ -71,10 +73,10 @@ ChangeRecord = dict[str, Any]
 
 
 class Job:
-    """One job, running or ended; made by :meth:`start` or :meth:`find`.
+    """A job, running or ended; made by :meth:`start`, :meth:`resume` or :meth:`find`.
 
-    As a context manager it ends a job that it started, unless that was detached.  A job on this machine also ends with
-    the process that started it, however that ends; one on YARN goes on where that process is killed (SIGKILL).
+    Unless detached, a job ends with the ``with`` block or the process that started it.  Only a job on YARN continues if
+    that process is killed with SIGKILL.
 
     Examples
     --------
@@ -97,7 +99,7 @@ class Job:
         self._directory = directory
         self._handle = handle
         self._patience_s = patience_s
-        #: Of a job that is an application of its own; None of any other.
+        #: Client of the job's YARN application; None for other jobs.
         self._yarn = yarn
         self._tied_pid = 0
         self._where: Whereabouts = yarn or OnThisMachine(directory)
@@ -122,7 +124,7 @@ class Job:
         """Ask YARN to kill a job whose client exits without closing it."""
         # Not in a forked child: it did not start the job.
         if self._yarn is not None and self._tied_pid == os.getpid():
-            self._yarn.tell_to_end("its client has ended")
+            self._yarn.tell_to_end("its client has exited")
 
     @classmethod
     def start(cls, spec: JobSpec | None = None, *, name: str = "", detach: bool = False, **settings: Any) -> Job:
@@ -131,30 +133,34 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`; ``data``,
-            ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
+            All settings of the job; pass either this or ``settings``.
         name : str, optional
-            By default the model's name with a number.
+            By default the model's name and a number.
         detach : bool
-            The job goes on when this process ends; else it ends with it.
+            Whether the job continues when this process ends.
+        **settings
+            The :data:`~eps.spec.job_spec.SETTINGS` of the job.  ``data``, ``labels``, ``test`` and ``test_labels`` may
+            be arrays, as in :func:`run`.
 
         Raises
         ------
         ConfigError
-            The settings cannot work; JobExistsError where a job of that name runs.
+            A setting is invalid.
+        JobExistsError
+            A job of that name is running, or has stopped and can be resumed.
         DataError
             The data cannot be used.
         ResourceError
             The processes cannot be started.
         """
         if spec is not None and settings:
-            raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
+            raise ConfigError(f"pass either a JobSpec or the settings {', '.join(sorted(settings))}, not both")
         with _array_files(settings) as values:
             request = (
                 RunRequest.from_values({"name": name, **values}) if spec is None else RunRequest.of_spec(spec, name)
             )
             if request.report or request.export:
-                raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
+                raise ConfigError("report and export are settings of eps.run; use wait() and export() of the Job")
             return cls.start_request(request, detach=detach)
 
     @classmethod
@@ -166,9 +172,16 @@ class Job:
         before_data: Callable[[], None] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> Job:
-        """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`.
+        """Start the job of a request; errors are those of :meth:`start`.
 
-        ``warm`` becomes the job's supervisor or is ended; by default a new one is started.
+        Parameters
+        ----------
+        request : RunRequest
+        detach : bool
+        before_data : callable, optional
+            Called before the data is read.
+        warm : WarmSupervisor, optional
+            Becomes the job's supervisor, or is ended; by default a new one is started.
         """
         check_backend(request.spec)
         if request.name and (former := job_dir(request.name)).is_on_yarn():
@@ -185,10 +198,10 @@ class Job:
             if (place := shared_application.current()) is not None:
                 return cls(*place.start(request, before_data))
             return cls(start(request, before_data), is_tied=not detach)
-        # Not needed to look at a job or to change its size, and the slowest import of all.
-        # It imports what the job's processes need while this process imports what it needs, and reads the data.
+        # The supervisor imports the code of the job's processes while this process imports its own and reads the data.
         warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
+            # Slow to import, and not needed for a job that exists.
             from eps.job.launch import start_here
 
             prepared, handle = start_here(request, warm, tied=not detach, before_data=before_data)
@@ -215,24 +228,28 @@ class Job:
         ----------
         name : str
         workers, servers : int
-            0 takes the size that the job was to have at the checkpoint.
+            0 keeps the size that the job had, or was to have, at the checkpoint.
         python : str
-            On YARN, another interpreter or archive than it had; empty takes that.
+            On YARN, the interpreter or archive to use instead; empty keeps that of the job.
         detach, warm
-            As of :meth:`start` and :meth:`start_request`.
+            See :meth:`start` and :meth:`start_request`.
         on_begin : callable, optional
-            Called with what it goes on from, and with warnings of what is damaged.
+            Called with a sentence that names the checkpoint, and with warnings about damaged ones.
 
         Raises
         ------
         ConfigError
-            It cannot have that size or interpreter; JobExistsError where it is running.
+            The job cannot have that size or interpreter.
+        JobExistsError
+            The job is running.
         JobFinishedError
-            It has finished; JobNotFoundError where there is none.
+            The job has finished.
+        JobNotFoundError
+            There is no such job.
         ResourceError
-            Its containers cannot be had.
+            The processes cannot be started.
         StorageError
-            Its directory cannot be used.
+            The job's directory cannot be used.
         """
         directory = find_directory(name)
         if is_on_yarn(directory):
@@ -283,11 +300,11 @@ class Job:
         Raises
         ------
         JobNotFoundError
-            There is none.
+            There is no such job.
         """
         directory = find_directory(name)
         if not directory.is_running():
-            # A supervisor that was killed has not noted the end.
+            # If its supervisor was killed, the record does not have the end yet.
             directory.settle()
         return cls(directory)
 
@@ -298,9 +315,9 @@ class Job:
         Raises
         ------
         JobNotFoundError
-            There is none of that name.
+            There is no such job.
         JobFinishedError
-            It has ended: :meth:`find` returns it all the same.
+            The job has ended; :meth:`find` returns ended jobs, too.
         """
         job = cls.find(name)
         if not job.running:
@@ -319,20 +336,20 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether a process of the job runs."""
+        """Whether a process of the job is running."""
         return self._where.is_running()
 
     # ---- state and results
 
     def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return what ``eps status --json`` prints; of an ended job, how it ended.
+        """Return what ``eps status --json`` prints.
 
         Raises
         ------
         PeerUnavailableError
-            It runs, but its master does not answer.
+            The job runs, but its master does not answer.
         """
-        return with_application(self._directory, self._status(timeout_s))
+        return with_record(self._directory, self._status(timeout_s))
 
     def _status(self, timeout_s: float) -> dict[str, Any]:
         what, until_s = f"status of job {self.name!r}", time.monotonic() + timeout_s
@@ -342,13 +359,13 @@ class Job:
             try:
                 reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
             except JobFinishedError:
-                # It may have been submitted since.
+                # The job may have been submitted to YARN since.
                 if self._look_for_application():
                     continue
                 return ended_status(self._directory)
             if reply is not None:
                 return _object(reply.status_json)
-            # Its cluster has begun to let it wait meanwhile, or has ended that since.
+            # The job has just begun or ceased to wait for its cluster: look again.
             if time.monotonic() >= until_s:
                 raise PeerUnavailableError(f"{what}: no answer within {timeout_s:g} s")
             time.sleep(RETRY_S)
@@ -357,27 +374,35 @@ class Job:
         """Return loss and metrics of each iteration so far."""
         found: list[dict[str, Any]] = []
         for progress in self._link.watch():
-            # A long history comes in several messages.
+            # The master sends a long history in several messages.
             found += progress.history
             if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
                 return found
         return list((read_json(self._directory.report) or ended_status(self._directory)).get("history", []))
 
     def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
-        """Yield news until the job has ended, at most five times a second; see :meth:`MasterLink.watch`."""
+        """Yield status and new history until the job has ended, at most five times a second.
+
+        See :meth:`eps.job.master_link.MasterLink.watch`.
+        """
         return self._link.watch(after_clock, is_patient=is_patient)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait until the job and all its processes have ended; return its report, whose ``state`` says how.
+        """Wait until the job and all its processes have ended; return its report.
 
-        On YARN its results are fetched then.
+        The report's ``state`` is ``finished``, ``failed`` or ``killed``.  The results of a job on YARN are downloaded.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            None waits without limit.
 
         Raises
         ------
         DeadlineError
-            It has not ended within ``timeout_s`` seconds.
+            The job has not ended within ``timeout_s`` seconds.
         StorageError
-            As of :meth:`report` and :meth:`fetch`.
+            The results cannot be downloaded or read.
         """
         if self._yarn is not None:
             self._yarn.patience_s = None
@@ -385,7 +410,7 @@ class Job:
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)
         self.fetch()
-        # Where its supervisor was killed outright, and could not tidy up.
+        # If its supervisor was killed, the record does not have the end yet.
         self._directory.settle()
         return self.report()
 
@@ -395,30 +420,30 @@ class Job:
         Raises
         ------
         PlanError
-            It still runs.
+            The job still runs.
         StorageError
-            It has finished, and its report is not here: it could not be fetched from its cluster, say.
+            The job has finished, but its report is missing, for example because the download from its cluster failed.
         """
         if self.running:
-            raise PlanError(f"job {self.name!r} runs: it has no report yet")
+            raise PlanError(f"job {self.name!r} is running: it has no report yet")
         return ended_report(self._directory)
 
     def fetch(self, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Bring what an ended job on YARN has left to this machine; harmless when repeated, and for any other job.
+        """Download the results of an ended job on YARN.  Idempotent; does nothing for other jobs.
 
-        Report and model come into the job's directory, and from there to where a detached job was to bring them.
+        Report and model are written to the job's directory, and, for a detached job, to ``report`` and ``export``.
 
         Parameters
         ----------
         tell : callable
-            Called with a sentence before what may take long.
+            Called with a sentence before a step that may take long.
 
         Raises
         ------
         PlanError
-            It still runs.
+            The job still runs.
         StorageError
-            Its folder on the cluster cannot be read, or the results not be written.
+            The job's folder on the cluster cannot be read, or a result cannot be written.
         """
         if self.running:
             raise PlanError(f"job {self.name!r} is still running: fetch its results when it has ended")
@@ -431,7 +456,7 @@ class Job:
         Raises
         ------
         StorageError
-            There is none, or ``path`` cannot be written.
+            The job has no trained model, or ``path`` cannot be written.
         """
         if not self.running:
             self.fetch()
@@ -450,13 +475,13 @@ class Job:
     def remove_workers(
         self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
     ) -> ChangeRecord:
-        """Remove workers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        """Remove workers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_WORKERS, count_or_names, wait=wait, request_id=request_id)
 
     def remove_servers(
         self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
     ) -> ChangeRecord:
-        """Remove servers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        """Remove servers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
 
     def scale(self, *, workers: int = 0, servers: int = 0, wait: bool = True, request_id: str = "") -> ChangeRecord:
@@ -487,25 +512,25 @@ class Job:
         operation : Operation
             ``add-workers``, ``add-servers``, ``remove-workers``, ``remove-servers`` or ``scale``.
         count_or_names : int or sequence of str
-            Of ``scale`` a text: ``workers=+2,servers=-1``.
+            Number of members; to remove, also their names.  For ``scale`` a text such as ``workers=+2,servers=-1``.
         wait : bool
-            Return when the change has happened, else when it is accepted.
+            Whether to wait until the change has taken effect; otherwise return once it is queued.
         request_id : str, optional
-            The same id again is the same change.  By default a new one; retries within this call share it.
+            Repeating a call with the same id has no effect.  By default a new id.
         on_news : callable, optional
-            Called with the change whenever there may be news of it.
+            Called with the change, repeatedly while it is carried out.
         manager : str
-            Who asks, where the job's size is a scheduler's to decide.
+            Name of the scheduler that decides the job's size, if it calls.
 
         Returns
         -------
         dict
-            The change as in the report's ``changes``; ``plan_id`` names it.
+            The change as in the report's ``changes``; ``plan_id`` is its number.
 
         Raises
         ------
         PlanError
-            It is refused (UnknownMemberError, JobFinishedError), or was aborted before its commit.
+            The change was refused (UnknownMemberError, JobFinishedError), or aborted before its commit.
         PeerUnavailableError
             The master does not answer.
         """
@@ -522,7 +547,7 @@ class Job:
             if record["phase"] == Phase.RELEASED:
                 return record
             if not self.running:
-                # What the report says of it is the last that there will be.
+                # The report has its final state.
                 record = self.plan(reply.plan_id)
                 if record["phase"] not in (Phase.ABORTED, Phase.RELEASED):
                     raise JobFinishedError(
@@ -532,7 +557,7 @@ class Job:
             record = self.plan(reply.plan_id, PLAN_NEWS_S)
 
     def dry_run(self, operation: Operation | str, count_or_names: int | Sequence[str]) -> str:
-        """Return what a change would move, in words; nothing happens.  Raises as :meth:`change`."""
+        """Return what a change would move, as text; nothing happens.  Errors are those of :meth:`change`."""
         return str(self._ask(change_of(operation, count_or_names), uuid.uuid4().hex, dry_run=True).text)
 
     def _ask(self, change: Change, request_id: str, **more: Any) -> pb.ChangeReply:
@@ -551,17 +576,17 @@ class Job:
         return reply
 
     def wait_until_trains(self, timeout_s: float = 60.0, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Wait until the job has got its first workers and servers, or has ended; ``tell`` is told what that waits for.
+        """Wait until the job trains or has ended; ``tell`` is called with what it waits for.
 
         Raises
         ------
         DeadlineError
-            It has not within ``timeout_s`` seconds.
+            The job does not train within ``timeout_s`` seconds.
         """
         try:
             what = f"the start of job {self.name!r}"
             waits = WaitNews(tell)
-            wait_for(lambda: self._link.answers() and not waits.go_on(self.status()), timeout_s, what)
+            wait_for(lambda: self._link.answers() and not waits.is_waiting(self.status()), timeout_s, what)
         except DeadlineError as error:
             why = "it is starting"
             with suppress(EpsError):
@@ -569,7 +594,7 @@ class Job:
             raise DeadlineError(f"{error}; {why}") from None
 
     def plan(self, plan_id: int, wait_s: float = 0.0) -> ChangeRecord:
-        """Return a change, after waiting at most ``wait_s`` seconds for its end.
+        """Return a change; wait at most ``wait_s`` seconds for its end.
 
         Raises
         ------
@@ -587,24 +612,31 @@ class Job:
         return _object(reply.plan_json)
 
     def cancel(self, plan_id: int | None = None) -> int:
-        """Abort a change before its commit: the one given, else the one on its way or first in the queue.
+        """Abort a change before its commit.
+
+        Parameters
+        ----------
+        plan_id : int, optional
+            Default: the first change that was requested and has not ended.
 
         Returns
         -------
         int
-            The plan that was aborted.
+            The aborted plan.
 
         Raises
         ------
         PlanError
-            There is none, or it is committed.
+            There is no such change, or it is committed.
         """
         if plan_id is None:
             status = self.status()
-            waiting = [record["plan_id"] for record in (status["plan"], *status["queued"]) if record]
-            if not waiting:
-                raise PlanError(f"job {self.name!r} has no pending change to cancel")
-            plan_id = int(waiting[0])
+            waiting = [record for record in (status["plan"], *status["queued"]) if record]
+            asked = [record["plan_id"] for record in waiting if record["asked_by"] == "user"]
+            if not asked:
+                own = f"; plan {waiting[0]['plan_id']} is the job's own (see eps status {self.name})" if waiting else ""
+                raise PlanError(f"job {self.name!r} has no pending change to cancel{own}")
+            plan_id = int(asked[0])
         self._link.call(
             "Cancel", pb.CancelRequest(plan_id=_plan_id(plan_id)), f"cancel plan {plan_id} of job {self.name!r}"
         )
@@ -618,22 +650,25 @@ class Job:
         timeout_s: float = KILL_TIMEOUT_S,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """End the job and wait until its processes are gone; harmless if it has ended.
+        """Kill the job and wait until its processes have exited.  Idempotent.
+
+        :meth:`resume` can continue a killed job.
 
         Parameters
         ----------
         reason : str
         timeout_s : float
+            Time for each of three steps: the job master ends the job, the supervisor ends it, the supervisor is killed.
+            On YARN the wait takes a minute at least.
         tell : callable
-            On YARN, called with what is waited for.
+            On YARN, called with what the call waits for.
 
         Raises
         ------
         DeadlineError
-            They are not, not even after the supervisor was told to end them, and then killed.  On YARN, which ends
-            what it was told to end when its ResourceManager is there, after a minute at least: it goes on being told.
+            The processes have not exited; call it again.
         PeerUnavailableError
-            On YARN: its ResourceManager does not answer; it is told when it does.
+            The ResourceManager does not answer; call it again.
         """
         if not self.running:
             return
@@ -647,7 +682,7 @@ class Job:
             self._handle.wait(timeout_s)
 
     def _end_in_order(self, reason: str, timeout_s: float) -> bool:
-        """Have the job master end the job, with a report; return whether it has ended in time."""
+        """Ask the job master to end the job with a report; return whether it has ended in time."""
         link = MasterLink(self._directory, self._where, give_up_s=0.0)
         try:
             request = pb.KillRequest(reason=reason)
@@ -678,17 +713,17 @@ class Job:
         except DeadlineError as error:
             if not told:
                 raise DeadlineError(f"{error}; {BEING_STARTED.format(name=self.name)}") from None
-            # It hangs, or was stopped.
+            # The supervisor hangs, or is suspended.
             kill_supervisor(job, signal.SIGKILL)
             wait_for(has_ended_or_gone, timeout_s, what)
 
     def kill_at_once(self) -> bool:
-        """End the supervisor, and with it all other processes, without asking; for a job that this object started.
+        """Kill the supervisor, and with it all processes of a job that this object started.
 
         Returns
         -------
         bool
-            Whether it has ended: YARN is told to end an application, and takes its time.
+            Whether the job has ended; False on YARN, which is asked to kill the application.
         """
         if self._yarn is not None:
             self._untie()
@@ -705,23 +740,26 @@ class Job:
         Raises
         ------
         EpsError
-            A tied one cannot be ended.
+            The tied job cannot be ended.
         """
         try:
             if self._handle is not None:
                 self._handle.close()
             if self._yarn is not None and self._untie() and self.running:
-                self._yarn.kill("its client is gone", KILL_TIMEOUT_S)
+                self._yarn.kill("its client has exited", KILL_TIMEOUT_S)
         finally:
             self._link.close()
             if self._yarn is not None:
                 self._yarn.close()
 
     def _untie(self) -> bool:
-        """Let an application outlive this process; return whether it was tied."""
+        """Let the application outlive this process; return whether it was tied to it."""
         was_tied, self._tied_pid = self._tied_pid == os.getpid(), 0
         atexit.unregister(self._end_with_us)
         return was_tied
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name!r} in {self._directory.path}>"
 
     def __enter__(self) -> Job:
         return self
@@ -733,33 +771,53 @@ class Job:
 
 
 def run(**settings: Any) -> dict[str, Any]:
-    """Train a job to its end and return its report; ``report`` and ``export`` name files to write as well.
+    """Train a model and return the report of the job.
 
     Parameters
     ----------
     **settings
-        By the names of :class:`~eps.spec.job_spec.JobSpec`, with ``name``, ``report``, ``export`` and ``anew``.
-        ``data`` may be an array of NumPy or a sparse matrix of SciPy with ``labels`` beside it, or a frame of pandas
-        with labels or the name of their column; ``test`` may be such data with ``test_labels``, or a pair of both.
+        ``name``, ``report`` (file for the report), ``export`` (file for the trained model), ``anew`` (replace a stopped
+        job of that name), and :data:`~eps.spec.job_spec.SETTINGS`, which are the flags of ``eps run``.
+        ``data`` is a file, a NumPy array, a SciPy sparse matrix or a pandas frame.  With an array or matrix, ``labels``
+        is an array; with a frame, an array or the name of a column.  ``test`` is a file, a fraction, data like ``data``
+        with ``test_labels``, or a pair of test data and labels.
+
+    Returns
+    -------
+    dict
+        What ``eps run --report`` writes: ``state``, ``metrics``, ``history``, ``changes`` and more.
 
     Raises
     ------
     ConfigError, DataError
-        As :meth:`Job.start`.
+        See :meth:`Job.start`.
     TrainingError
-        The job failed or was killed; StoppedEarlyError where a scheduler ended it for its early feedback.
+        The job failed or was killed.
+    StoppedEarlyError
+        A scheduler stopped the job because of its early feedback.
     StorageError
-        It finished, and its results cannot be fetched from its cluster, or not be written.
+        The job finished, but its results cannot be downloaded from its cluster or written.
+
+    Examples
+    --------
+    ::
+
+        report = eps.run(data="sklearn:digits", model="softmax", test=0.2, export="digits.npz")
+        report["metrics"]["test"]["accuracy"]
     """
-    with _array_files(settings) as values:
-        return _run(RunRequest.from_values(values))
+    try:
+        with _array_files(settings) as values:
+            return _run(RunRequest.from_values(values))
+    except KeyboardInterrupt as error:
+        # Without the traceback of the wait in here, which tells the user nothing.
+        raise error.with_traceback(None) from None
 
 
 def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
     given = [settings.get(name) for name in ("data", "labels", "test", "test_labels")]
     if not any(hasattr(value, "shape") or isinstance(value, tuple) for value in given):
         return nullcontext(settings)
-    # Slow to import, and a job that is submitted needs none of it.
+    # Slow to import, and not needed for data in files.
     from eps.data.arrays import array_files
 
     return array_files(settings, cache_dir)
@@ -775,7 +833,8 @@ def _run(request: RunRequest) -> dict[str, Any]:
     if submit is not None:
         return submit(request)
     with Job.start_request(request) as job:
-        report = job.wait()
+        with telling(f"{job.name}: interrupted, and ended; eps resume {job.name} continues it"):
+            report = job.wait()
         deliver_results(job.directory, request)
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
@@ -796,38 +855,39 @@ def _plan_id(number: int) -> int:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise RpcError(f"the job master answered with a {type(value).__name__}, not with an object")
+        raise RpcError(f"the job master answered with a {type(value).__name__}, expected an object")
     return value
 
 
 def find_directory(name: str) -> JobDir:
-    """Return the directory of a job that runs or has run; one that was lost is made again from the job's cluster.
+    """Return the directory of a job; if it is missing, restore it from the cluster of ``HADOOP_CONF_DIR``.
 
-    The cluster is that of ``HADOOP_CONF_DIR``; without it only this machine is searched.
+    Without that variable, only this machine is searched.
 
     Raises
     ------
     ConfigError
-        No job can have that name.
+        The name is not a valid name of a job.
     JobNotFoundError
-        There is none: the message says what YARN has of that name.
+        There is no such job; the message lists what YARN has of that name.
     StorageError
-        The directory cannot be made again.
+        The directory cannot be restored.
     """
     try:
         return find_job(name)
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
-            raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set") from None
+            near = did_you_mean(name, [job.name for job in list_jobs()])
+            raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set{near}") from None
         from eps.job.yarn.staged_jobs import restore
 
         return restore(name, error)
 
 
 class SpareSupervisor:
-    """One supervisor that waits for a job; thread-safe.  It ends with this process, however that ends.
+    """A supervisor that waits for the next job; thread-safe.  It ends with this process.
 
-    The imports of a job's processes take longer than the rest of its start; a spare supervisor has done them.
+    The imports of a job's processes take longer than the rest of its start; the spare supervisor has made them already.
     """
 
     def __init__(self) -> None:
@@ -836,7 +896,7 @@ class SpareSupervisor:
         self._closed = False
 
     def take(self) -> WarmSupervisor:
-        """Return the spare one, or one that only begins.
+        """Return the spare supervisor, or start one.
 
         Raises
         ------
@@ -848,17 +908,17 @@ class SpareSupervisor:
         return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
 
     def refill(self) -> None:
-        """Have a spare one again: best when no job is being started, as its imports take a core for half a second."""
+        """Start a spare supervisor.  Call it when no job is starting: its imports take a core for half a second."""
         with self._lock:
             if self._spare is None and not self._closed:
                 try:
                     self._spare = WarmSupervisor(ENTRY_POINTS)
                 except ResourceError:
-                    # The next take says why.
+                    # The next take() raises the error.
                     self._spare = None
 
     def close(self) -> None:
-        """End the spare supervisor.  Idempotent."""
+        """Stop the spare supervisor.  Idempotent."""
         with self._lock:
             spare, self._spare, self._closed = self._spare, None, True
         if spare is not None:

@@ -1,4 +1,4 @@
-"""What people see of a job: pure functions from status and report to text, and two that write while it runs."""
+"""Show a job: pure functions from status and report to text, and two displays that write while it runs."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.core.recovery import LossOutcome
 from eps.core.types import Address
-from eps.job.status import UNREACHABLE, WAITING_STATES, without_figures
+from eps.job.status import UNREACHABLE, WAITING_STATES, checkpoints_of, without_figures
 
 Status = Mapping[str, Any]
 
-#: Metrics in the order in which they are worth room; the first that a job has stands in the progress line.
+#: Metrics, the most important first; the progress line shows the first that a job has.
 METRIC_ORDER = ("accuracy", "rmse", "f1", "auc", "mae", "r2", "precision", "recall", "loss")
 PLAIN_INTERVAL_S = 1.0
-#: A change that waits for something longer than this is told to do so.
+#: Waits of a change that are longer than this are shown.
 LONG_S = 1.0
-#: States of a job that goes on.
+#: States of a job that has not ended.
 LIVE_STATES = ("starting", "running", "exporting")
-#: In these a job may still ask for members that it lacks.
-_ASKING_STATES = ("starting", "running")
-#: States of a job that ended before its time.
+#: In these states a job may still request missing members.
+_REQUESTING_STATES = ("starting", "running")
+#: States of a job that ended before it finished.
 STOPPED_STATES = ("failed", "killed")
-#: What a job itself asked for a change for -> how its title says so; drains and followers have titles of their own.
-_PURPOSES = {"size": " to have the size that was asked for"}
+#: Purpose of a change that the job itself requests -> end of its title; drains and followers have their own titles.
+_PURPOSES = {"size": " to reach the requested size"}
 _BAR_CELLS = 20
 
 
 class Display(Protocol):
-    """Shows how a job goes."""
+    """Shows the progress of a job."""
 
     def show(self, status: Status) -> None:
-        """Take news in."""
+        """Show a new status."""
 
     def close(self) -> None:
-        """Leave the terminal clean."""
+        """Leave the terminal at the beginning of a line."""
 
 
 def bytes_text(size_bytes: float) -> str:
-    """Return a size as people read it: ``3.2 MB``."""
+    """Return a readable size: ``3.2 MB``."""
     size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
     while size >= 999.5 and len(units) > 1:
         size /= 1000.0
@@ -55,7 +55,7 @@ def bytes_text(size_bytes: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration as people read it: ``850 us``, ``41.2 ms``, ``12.3 s``, ``4 min 05 s``."""
+    """Return a readable duration: ``850 us``, ``41.2 ms``, ``12.3 s``, ``4 min 05 s``."""
     if seconds < 0.0009995:
         return f"{seconds * 1e6:.0f} us" if seconds > 0 else "0"
     if seconds < 0.9995:
@@ -69,7 +69,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Return a loss or metric with the digits that matter; a dash where there is none."""
+    """Return a loss or metric with its significant digits; a dash for None."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -78,35 +78,37 @@ def number_text(value: Any) -> str:
 
 
 def ordered_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return metrics, those that matter most first."""
+    """Return metrics, the most important first."""
     rank = {name: i for i, name in enumerate(METRIC_ORDER)}
     return sorted(metrics.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
 
 
 def change_title(change: Mapping[str, Any]) -> str:
-    """Return what was asked: ``plan 2 add-workers=2``, and where the job itself asked for it, what for."""
+    """Return the title of a change: ``plan 2 add-workers=2``, with the purpose if the job itself requested it."""
     if change["operation"] == Operation.FOLLOW:
         return f"plan {change['plan_id']} followers for partitions without one"
     if change["operation"] == Operation.DRAIN:
-        return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
+        return f"plan {change['plan_id']} drain {change['asked']} before eviction"
     what_for = _PURPOSES.get(str(change.get("purpose")), "")
     return f"plan {change['plan_id']} {asked_text(change)}{what_for}"
 
 
 def asked_text(change: Mapping[str, Any]) -> str:
-    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``."""
+    """Return a change in the format of ``--at``: ``add-workers=2``, ``workers=+2,servers=-1``; or ``followers``."""
+    if change["operation"] == Operation.FOLLOW:
+        return "followers"
     is_scale = change["operation"] == Operation.SCALE
     return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
 
 def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return (phase, seconds since asked) of a change; several may be reached in the same instant."""
+    """Return (phase, seconds since the request) of a change; several phases may have the same time."""
     rank = {str(phase): i for i, phase in enumerate(Phase)}
     return sorted(change["seconds"].items(), key=lambda item: (item[1], rank.get(item[0], len(rank))))
 
 
 def phase_texts(change: Mapping[str, Any]) -> dict[str, str]:
-    """Return when each phase was reached, by phase: ``prepared +12 ms``; later phases count from the one before."""
+    """Return phase -> ``prepared +12 ms``, the time since the previous phase."""
     texts, before_s = {}, 0.0
     for phase, at_s in phases_in_order(change):
         texts[phase] = phase if phase == "queued" else f"{phase} +{seconds_text(max(0.0, at_s - before_s))}"
@@ -115,7 +117,7 @@ def phase_texts(change: Mapping[str, Any]) -> dict[str, str]:
 
 
 def change_outcome(change: Mapping[str, Any]) -> str:
-    """Return how a change ended, or where it is."""
+    """Return the outcome of a change, or its phase."""
     if change["phase"] == "aborted":
         return f"aborted: {change['reason'] or 'no reason given'}"
     if change["phase"] != "released":
@@ -128,19 +130,19 @@ def change_outcome(change: Mapping[str, Any]) -> str:
     return (
         f"{who}from clock {change['committed_clock']} in {seconds_text(total_s)}; "
         f"moved {bytes_text(change['bytes_moved'])}, pause {seconds_text(change['pause_s'])}, "
-        f"slowdown {seconds_text(change['slowdown_s'])}{'' if change.get('settled', True) else ' so far'}"
+        f"delay {seconds_text(change['slowdown_s'])}{'' if change.get('settled', True) else ' so far'}"
     )
 
 
 def waits_text(change: Mapping[str, Any]) -> str:
-    """Return what a change that cannot begin yet waits for, where that takes long; else empty."""
+    """Return what a change has been waiting for longer than :data:`LONG_S` before its start; else empty."""
     if change["phase"] not in (Phase.QUEUED, Phase.PROPOSED) or change.get("waited_s", 0.0) < LONG_S:
         return ""
     return f"waits for {change['waits_for']}" if change.get("waits_for") else ""
 
 
 class ChangeNews:
-    """Turns repeated records of changes into lines, each phase told once."""
+    """Turns repeated statuses into lines, each fact once."""
 
     def __init__(self) -> None:
         self._told: dict[int, set[str]] = {}
@@ -149,18 +151,18 @@ class ChangeNews:
         self._away = False
 
     def all_of(self, status: Status) -> list[str]:
-        """Return all lines that a status brings."""
+        """Return all new lines of a status."""
         return [*self.lines(changes_of(status)), *self.went_back(status), *self.troubles(status)]
 
     def went_back(self, status: Status) -> list[str]:
-        """Return one line for each time that the job went back to its seed or a checkpoint, and why it had to."""
+        """Return a line for each new rollback to a checkpoint or to the seed, with its reason."""
         texts = [_went_back_text(back) for back in status.get("went_back", ())]
         fresh = [text for text in texts if text not in self._back]
         self._back.update(fresh)
         return [f"{status['name']}: {text}" for text in fresh]
 
     def troubles(self, status: Status) -> list[str]:
-        """Return a line for each trouble that was not there before, or had another reason; one of a cluster is over."""
+        """Return a line for each trouble that is new or has a new reason, and if the cluster answers again."""
         before, self._troubles = self._troubles, troubles_of(status)
         told = {title: without_figures(why) for title, why in before.items()}
         was_away, self._away = self._away, status["state"] == UNREACHABLE
@@ -170,7 +172,7 @@ class ChangeNews:
         ]
 
     def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Return one line for each change with phases that were not told yet."""
+        """Return a line for each change with new phases."""
         lines = []
         for change in changes:
             told = self._told.setdefault(int(change["plan_id"]), set())
@@ -189,60 +191,60 @@ class ChangeNews:
 
 
 def how_to_resume(name: str, reason: str) -> str:
-    """Return what to do with a job that ended before its time, for a reason, as a sentence."""
+    """Return how to continue a job that ended before it finished, depending on the reason."""
     python = " --python PATH" if CHECK_PYTHON in reason else ""
-    # It keeps its image, and would end as it has.
-    image = "when its image is mended, " if CHECK_IMAGE in reason else ""
-    return f"{image}to go on with it, from its latest checkpoint or its seed: eps resume {name}{python}"
+    # A resumed job uses the same image.
+    image = "after fixing its image, " if CHECK_IMAGE in reason else ""
+    return f"{image}to continue it from its latest checkpoint, else from its seed: eps resume {name}{python}"
 
 
 def _went_back_text(back: Mapping[str, Any]) -> str:
     start = "a checkpoint" if back["to_clock"] else "its seed"
-    # Parameters are lost with servers.
+    # Only servers hold parameters.
     lost = {name: back["lost"][name] for name in back.get("servers", ())} or back["lost"]
     who = ", ".join(f"{name} ({why})" for name, why in lost.items())
     why = "; ".join(filter(None, (f"its parameters were lost with {who}" if who else "", back["unreadable"])))
-    return f"went back from clock {back['clock']} to clock {back['to_clock']}, {start}: {why}"
+    return f"rolled back from clock {back['clock']} to clock {back['to_clock']}, {start}: {why}"
 
 
 def loss_texts(status: Mapping[str, Any]) -> list[str]:
-    """Return a line for each member that was lost, each checkpoint that could not be read, and lost job masters."""
+    """Return a line for each lost member and unreadable checkpoint, and one for lost job masters."""
     lines = []
     for loss in status.get("losses", ()):
-        what = _came_of(loss, is_live=status["state"] in LIVE_STATES)
-        # Before its first iteration a job has completed no clock: -1.
+        what = _loss_outcome(loss, is_live=status["state"] in LIVE_STATES)
+        # The clock is -1 before the first iteration.
         when = f"at clock {loss['clock']}" if loss["clock"] >= 0 else "before its first iteration"
         lines.append(f"lost {loss['name']} ({loss['reason']}) {when}; {what}")
     lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"
-    return lines + ([f"the job master was started again {often}"] if restarts else [])
+    return lines + ([f"the job master restarted {often}"] if restarts else [])
 
 
-def _came_of(loss: Mapping[str, Any], *, is_live: bool) -> str:
+def _loss_outcome(loss: Mapping[str, Any], *, is_live: bool) -> str:
     if loss["back_to_clock"] is not None:
-        return f"back to clock {loss['back_to_clock']}"
+        return f"rolled back to clock {loss['back_to_clock']}"
     if loss.get("outcome") == LossOutcome.OPEN:
-        return "nobody took over yet" if is_live else "nobody took over"
-    return "another was asked for" if loss.get("outcome") == LossOutcome.REPLACED else "others took over"
+        return "not taken over yet" if is_live else "not taken over"
+    return "replacement requested" if loss.get("outcome") == LossOutcome.REPLACED else "others took over"
 
 
 def warned_texts(status: Status) -> list[str]:
-    """Return a line for each member whose container will be taken away."""
+    """Return a line for each member whose container will be evicted."""
     lines = []
     for member in status["members"]:
         in_s, who = member.get("evicted_in_s"), f"{member['name']} ({member.get('container', '')})"
         because = member.get("evicted_because") or TAKEN_AWAY
         why = "" if because == TAKEN_AWAY else f": it {because}"
         if in_s is not None and in_s >= 0:
-            lines.append(f"{who} will be taken away in {seconds_text(in_s)}{why}")
+            lines.append(f"{who} will be evicted in {seconds_text(in_s)}{why}")
         elif in_s is not None:
-            lines.append(f"{who} was to be taken away {seconds_text(-in_s)} ago{why}")
+            lines.append(f"{who} was due for eviction {seconds_text(-in_s)} ago{why}")
     return lines
 
 
 def evictions_text(status: Mapping[str, Any]) -> str:
-    """Return how many containers were announced to be taken away, and what became of them; empty for none."""
+    """Return the number of announced evictions and their outcomes; empty for none."""
     found = status.get("evictions") or {}
     if not found.get("asked"):
         return ""
@@ -252,29 +254,29 @@ def evictions_text(status: Mapping[str, Any]) -> str:
     latest = f"; the latest {list(reasons)[-1]}" if reasons else ""
     longest_s = max(found["drain_s"].values(), default=0.0)
     took = f"; the longest drain took {seconds_text(longest_s)}" if found["drain_s"] else ""
-    given = sum(found.get("given", {}).values()) if status["state"] in _ASKING_STATES else 0
-    missing = f"; {given} not asked for again yet, for others were to get that room" if given else ""
+    given = sum(found.get("given", {}).values()) if status["state"] in _REQUESTING_STATES else 0
+    missing = f"; {given} not requested again yet: others need that capacity" if given else ""
     return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
 
 
 def _members_text(counts: Mapping[str, int]) -> str:
-    """Return how many members of each role: ``2 workers and 1 server``; empty for none."""
+    """Return the number of members of each role: ``2 workers and 1 server``; empty for none."""
     return " and ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items() if n)
 
 
 def changes_of(status: Status) -> list[Mapping[str, Any]]:
-    """Return all changes that a status tells of, ended ones first."""
+    """Return all changes of a status, ended ones first."""
     live = [status["plan"]] if status["plan"] else []
     return [*status.get("changes", ()), *live, *status["queued"]]
 
 
 def _clock_text(status: Status, of: str = "/") -> str:
-    """Return how many clocks are complete, of how many where that is known."""
+    """Return the number of complete clocks, with the total if it is known."""
     return f"{status['clock']}{of}{status['iterations']}" if status["iterations"] else str(status["clock"])
 
 
 def progress_line(status: Status, width: int = 0) -> str:
-    """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
+    """Return a job's progress in one line for a terminal, cut to ``width`` columns unless that is 0."""
     if status["state"] in WAITING_STATES and status["state"] != "starting":
         line = plain_line(status)
         return line[:width] if width else line
@@ -308,15 +310,13 @@ def progress_line(status: Status, width: int = 0) -> str:
 
 
 def _smaller_text(status: Status) -> str:
-    """Return what a job lacks that began with less than it asked for; empty where it has that, or asks no more."""
-    lacks = _members_text(status.get("began_without", {})) if status["state"] in _ASKING_STATES else ""
-    return (
-        f"{lacks} not granted in time at the start, and asked for when there is room that nobody wants" if lacks else ""
-    )
+    """Return which members a job still lacks since its start; empty if it lacks none, or requests none any more."""
+    lacks = _members_text(status.get("began_without", {})) if status["state"] in _REQUESTING_STATES else ""
+    return f"{lacks} not granted in time at the start; requested again when there is idle capacity" if lacks else ""
 
 
 def troubles_of(status: Status) -> dict[str, str]:
-    """Return what goes wrong while the job goes on, and why, each with a title of few words."""
+    """Return the current problems of a job: title -> reason."""
     lives = status["state"] in LIVE_STATES
     found = {
         "smaller than asked for": _smaller_text(status),
@@ -330,8 +330,8 @@ def troubles_of(status: Status) -> dict[str, str]:
 
 
 def checkpoints_text(status: Status) -> str:
-    """Return how the checkpoints of a job went; empty where it takes none."""
-    found = status.get("checkpoints", {})
+    """Return the numbers of complete, skipped and failed checkpoints, and the latest; empty if there were none."""
+    found = checkpoints_of(status)
     if not any(found.get(key) for key in ("complete", "skipped", "failed")):
         return ""
     parts = [f"{found['complete']} complete", f"{found['skipped']} skipped", f"{found['failed']} failed"]
@@ -342,7 +342,7 @@ def checkpoints_text(status: Status) -> str:
 
 
 def plain_line(status: Status) -> str:
-    """Return how far a job is, for a file or a pipe: words and values, nothing else."""
+    """Return a job's progress in one line for a file or pipe, as words and values."""
     parts = [
         f"clock {_clock_text(status)}",
         f"loss {number_text(status['loss'])}",
@@ -363,7 +363,7 @@ def plain_line(status: Status) -> str:
 
 
 class TerminalDisplay:
-    """One line that is drawn again, and a line above it for each step of a change."""
+    """A progress line that is redrawn, with a line above it for each step of a change."""
 
     def __init__(self, stream: TextIO, columns: Callable[[], int] | None = None) -> None:
         self._stream = stream
@@ -372,7 +372,7 @@ class TerminalDisplay:
         self._drawn = False
 
     def show(self, status: Status) -> None:
-        """Draw the line again."""
+        """Redraw the line."""
         news = self._news.all_of(status)
         above = "".join(f"{line}\n" for line in news)
         # A line that fills the last column would wrap in some terminals.
@@ -390,7 +390,7 @@ class TerminalDisplay:
 
 
 class PlainDisplay:
-    """Lines: one a second while the job advances, and one for each step of a change."""
+    """A line a second while the job advances, and one for each step of a change."""
 
     def __init__(
         self, stream: TextIO, interval_s: float = PLAIN_INTERVAL_S, now_s: Callable[[], float] = time.monotonic
@@ -403,7 +403,7 @@ class PlainDisplay:
         self._last = ""
 
     def show(self, status: Status) -> None:
-        """Write what is new."""
+        """Write the new lines."""
         for line in self._news.all_of(status):
             self._write(line)
         now_s, line = self._now_s(), plain_line(status)
@@ -418,7 +418,7 @@ class PlainDisplay:
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
@@ -431,7 +431,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 def ago_text(at_s: float) -> str:
-    """Return how long ago something was, of seconds of Unix time, as people read it: ``3 min ago``, ``2 days ago``."""
+    """Return how long ago a time (seconds of Unix time) was: ``3 min ago``, ``2 days ago``."""
     passed_s = max(0, round(time.time() - at_s))
     for unit_s, name in ((86_400, "days"), (3600, "h"), (60, "min")):
         if passed_s >= (2 if unit_s > 3600 else 1) * unit_s:
@@ -440,20 +440,20 @@ def ago_text(at_s: float) -> str:
 
 
 def as_of_text(as_of_s: float) -> str:
-    """Return when figures were taken, of seconds of Unix time; 0 is not known."""
+    """Return the age of figures as of a time (seconds of Unix time; 0: unknown)."""
     if not as_of_s:
-        return "last known, at a time that is not known"
+        return "last known, at an unknown time"
     return f"last known, at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
 
 
 def ways_text(ways: Mapping[str, str]) -> str:
-    """Return how many peers a member has connected to by each way: ``2 by shm, 1 by tcp``."""
+    """Return the number of a member's connections by kind: ``2 by shm, 1 by tcp``."""
     counts = Counter(ways.values())
     return ", ".join(f"{count} by {way}" for way, count in sorted(counts.items(), key=lambda e: (-e[1], e[0]))) or "-"
 
 
 def speed_texts(status: Status) -> list[str]:
-    """Return a line on how fast a job is, without what nobody knows yet; none where nothing is known."""
+    """Return a line with a job's known times; empty if none is known."""
     live = status["state"] in LIVE_STATES
     parts = [f"{seconds_text(status['iteration_s'])} per iteration"] if status["iteration_s"] else []
     if status["elapsed_s"]:
@@ -464,17 +464,17 @@ def speed_texts(status: Status) -> list[str]:
 
 
 def status_text(status: Status, *, resumable: bool = False) -> str:
-    """Return what ``eps status`` prints; of a job that is ``resumable``, how it goes on, too."""
+    """Return the output of ``eps status``; for a ``resumable`` job also how to resume it."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
     if status.get("application_id"):
         lines.append(f"  on YARN: {status['application_id']}")
     if status["state"] == UNREACHABLE:
-        # How it is now is not known: figures would read as if they were of now.
+        # Show only the clock of the last known figures: others would be mistaken for current ones.
         known = status.get("as_of_s")
         return "\n".join([*lines, *([f"  {as_of_text(known)}: clock {_clock_text(status, ' of ')}"] if known else [])])
     if status.get("as_of_s") is not None:
         lines.append(f"  {as_of_text(status['as_of_s'])}:")
-    # Not known of one whose master has gone and left no figures here.
+    # Unknown if the master has ended and left no figures here.
     version = f", membership version {status['membership_version']}" if status["membership_version"] else ""
     lines.append(f"  clock {_clock_text(status, ' of ')}{version}")
     measured = [f"train loss {number_text(status['loss'])}"] if status["loss"] is not None or version else []
@@ -486,7 +486,7 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
         for member in status["members"]:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
-            # One that was asked for has none yet.
+            # A requested member has no address yet.
             place = str(Address(member["host"], member["port"])) if member["host"] else "-"
             rows.append([member["name"], str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
@@ -505,29 +505,30 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     lines += [f"  {text}" for text in loss_texts(status)]
     if resumable:
         lines.append(f"  {how_to_resume(status['name'], status['reason'])}")
-    ended = status.get("changes", [])
-    if ended:
-        lines.append("  changes so far:")
-        lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in ended]
+    live = status["state"] in LIVE_STATES
+    for when, told in ((" before the job was resumed", status.get("earlier", {})), (" so far" if live else "", status)):
+        if changes := told.get("changes"):
+            lines.append(f"  changes{when}:")
+            lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in changes]
     return "\n".join(lines)
 
 
 def list_text(statuses: Sequence[Status]) -> str:
-    """Return what ``eps list`` prints."""
-    if not statuses:
-        return "no jobs"
+    """Return the output of ``eps list`` for at least one job."""
     rows = [["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
     for status in statuses:
         if status["state"] == UNREACHABLE:
             rows.append([status["name"], status["state"], ago_text(status["started_s"]), *"-----"])
             continue
         metrics = ordered_metrics(status["metrics"])
+        # The last figures of a job whose processes were killed may be older than its first clock.
+        is_unknown = status.get("as_of_s") is not None and not status["clock"]
         rows.append(
             [
                 status["name"],
                 status["state"],
                 ago_text(status["started_s"]),
-                _clock_text(status),
+                "-" if is_unknown else _clock_text(status),
                 number_text(status["loss"]),
                 f"{metrics[0][0]} {number_text(metrics[0][1])}" if metrics else "-",
                 str(status["workers"]),
@@ -537,13 +538,13 @@ def list_text(statuses: Sequence[Status]) -> str:
     why: dict[str, list[str]] = {}
     for status in statuses:
         if status["state"] in ("unreadable", UNREACHABLE):
-            # A cluster that does not answer is told of once for all its jobs.
+            # Name a cluster that does not answer once for all its jobs.
             why.setdefault(str(status["reason"]), []).append(status["name"])
     return "\n".join([table(rows, indent=""), *(f"{', '.join(names)}: {reason}" for reason, names in why.items())])
 
 
 def summary_text(report: Mapping[str, Any]) -> str:
-    """Return what ``eps run`` prints at the end."""
+    """Return the summary that ``eps run`` prints at the end."""
     lines = [f"{report['name']}: {report['state']}" + (f" ({report['reason']})" if report.get("reason") else "")]
     seconds = report.get("iteration_seconds")
     if seconds and seconds["total"]:
@@ -582,15 +583,15 @@ def summary_text(report: Mapping[str, Any]) -> str:
 
 
 def not_done_text(change: Mapping[str, Any]) -> str:
-    """Return that a change which was asked for beforehand did not happen, and why; empty where it did."""
+    """Return why a change of ``--at`` did not happen; empty if it did."""
     if change["phase"] != "aborted" or change.get("asked_at") is None:
         return ""
     return f"--at {change['asked_at']}:{asked_text(change)} did not happen: {change['reason'] or 'no reason given'}"
 
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
-    """Return changes of size with what each took and cost."""
-    rows = [["CHANGE", "MEMBERS", "CLOCK", "PHASES (ms since asked)", "MOVED", "PAUSE", "SLOWDOWN"]]
+    """Return a table of changes of size, with their times and costs."""
+    rows = [["CHANGE", "MEMBERS", "CLOCK", "PHASES (ms since asked)", "MOVED", "PAUSE", "DELAY"]]
     for change in changes:
         phases = (item for item in phases_in_order(change) if item[0] != "queued")
         told = " ".join(f"{phase} {at_s * 1e3:.0f}" for phase, at_s in phases)

@@ -1,4 +1,4 @@
-"""Cross-validation: K jobs, one after the other, and one report of all."""
+"""Cross-validation: train K jobs one after the other, and combine their reports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LEDGER_COUNTS = ("expected", "applied", "duplicates_refused", "lost", "applied_t
 
 
 def check_folds(request: RunRequest) -> None:
-    """Refuse what cannot be done with several models at once.
+    """Check that a cross-validation exports no model, of which it has several.
 
     Raises
     ------
     ConfigError
-        A trained model is to be exported.
+        ``export`` is set.
     """
     if request.export:
         raise ConfigError(
@@ -60,9 +60,9 @@ def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]
     Raises
     ------
     TrainingError
-        A fold failed; those after it are not trained.
+        A fold failed; later folds are not trained.
     ConfigError, DataError
-        As :meth:`eps.job.client.Job.start`.
+        See :meth:`eps.job.client.Job.start`.
     """
     check_folds(request)
     reports = []
@@ -77,12 +77,12 @@ def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]
 
 
 def write_folds(request: RunRequest, combined: Mapping[str, Any]) -> None:
-    """Write the report of all folds where the request wants it.
+    """Write the combined report to the request's ``report``, if it is set.
 
     Raises
     ------
     StorageError
-        It cannot be written.
+        The file cannot be written.
     """
     if request.report:
         write_public(location(request.report), json_bytes(combined))

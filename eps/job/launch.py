@@ -1,4 +1,4 @@
-"""From settings to a job's directory with all that its processes need, and the supervisor that starts them."""
+"""Prepare a job's data and directory from its settings, and start its supervisor."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job whose directory is complete; its lock is held, so nobody else can take the name."""
+    """A job whose directory is complete.  It holds the job's lock, so no other job can take the name."""
 
     directory: JobDir
     lock: JobLock
@@ -64,14 +64,21 @@ class PreparedJob:
     dataset: DatasetInfo
 
     def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
-        """Start the job's processes, by ``warm`` where there is one, and hand the lock to them.
+        """Start the job's processes, which take over the lock.
 
-        Where they cannot be started, a job that is resumed is what it was before.
+        If the start fails, restore the previous state of a resumed job.
+
+        Parameters
+        ----------
+        tied : bool
+            The job ends with this process.
+        warm : WarmSupervisor, optional
+            Becomes the job's supervisor; None: start a new one.
 
         Raises
         ------
         ResourceError
-            They cannot be started.
+            The processes cannot be started.
         StorageError
             The job's directory cannot be written.
         """
@@ -90,53 +97,54 @@ class PreparedJob:
             self.lock.close()
 
     def give_back(self) -> None:
-        """Make a job that is resumed what it was before, as far as that is possible; nothing of it has begun."""
+        """Restore the previous state of a resumed job that has not started, as far as possible."""
         try:
             self.directory.give_back()
         except StorageError as error:
-            # Who looks at the job next does it.
+            # The next process that opens the job tries again.
             logger.warning("%s", error)
 
     def discard(self) -> None:
-        """Leave nothing of a job that has not begun, as far as that is possible; of one that has, everything."""
+        """Remove everything of a job that has not started, as far as possible; does nothing for one that has."""
         self.lock.close()
-        place = self.runtime.spec.checkpoint_dir
+        place = self.runtime.spec.checkpoints.checkpoint_dir
         _discard(self.directory, self.runtime.checkpoints if place else None)
 
 
 def _discard(directory: JobDir, claimed: Location | None) -> None:
-    """Remove the directory of a job that does not run, and the folder that it has taken for its checkpoints."""
+    """Remove the directory of a job that is not running, and the folder that it has claimed for its checkpoints."""
     try:
         with JobLock(directory.lock) as lock:
             if claimed is not None:
                 _release(claimed, owner_of(directory))
             remove_job(directory, lock)
     except JobExistsError:
-        # Its processes have begun, or somebody else has the name by now.
+        # Its processes have started, or another job has taken the name.
         return
     except EpsError as error:
-        logger.warning("%s stays: %s", directory.path, error)
+        logger.warning("%s is not removed: %s", directory.path, error)
 
 
 def _release(folder: Location, owner: str) -> None:
     try:
         release(open_storage(folder, patience_s=REMOVE_S), owner)
     except EpsError as error:
-        # What stopped the job may stop this as well; the next job of the name takes the folder again.
-        logger.warning("%s stays, for the next job of its name or for hdfs dfs -rm -r: %s", folder, error)
+        # The error that stopped the job may also stop this; the next job of the name reuses the folder.
+        logger.warning("%s is not removed; the next job of its name reuses it: %s", folder, error)
 
 
 def data_settings(spec: JobSpec) -> DataSettings:
-    """Return the data's part of the settings.
+    """Return the settings of a job's data.
 
     Raises
     ------
     ConfigError
-        A value that cannot work.
+        A value is invalid.
     """
+    model = load_model(spec.model)
     values: dict[str, Any] = {
         "data": spec.data,
-        "task": load_model(spec.model).task_for(model_options(spec)),
+        "task": model.task_for(model_options(spec)),
         "num_splits": spec.splits,
         "seed": spec.seed,
         "labels": spec.labels or None,
@@ -144,14 +152,14 @@ def data_settings(spec: JobSpec) -> DataSettings:
         "test_labels": spec.test_labels or None,
         "folds": spec.folds or None,
         "fold": max(0, spec.fold),
-        "format": spec.format,
+        "format": model.data_format if spec.reading.format == "auto" else spec.reading.format,
         "features": spec.features or None,
-        "label_column": spec.label_column,
-        "columns": tuple(part.strip() for part in spec.columns.split(",") if part.strip()),
-        "delimiter": spec.delimiter,
-        "index_base": spec.index_base,
+        "label_column": spec.reading.label_column,
+        "columns": tuple(part.strip() for part in spec.reading.columns.split(",") if part.strip()),
+        "delimiter": spec.reading.delimiter,
+        "index_base": spec.reading.index_base,
         "normalize": spec.normalize,
-        "target_scale": spec.target_scale,
+        "target_scale": spec.reading.target_scale,
     }
     return DataSettings.from_dict(values)
 
@@ -169,42 +177,42 @@ def _check_port(port: int) -> None:
 def prepare_job(
     request: RunRequest, before_data: Callable[[], None] | None = None, own_checkpoints: Location | None = None
 ) -> PreparedJob:
-    """Check the settings, prepare the data, and make the job's directory, or leave nothing where that fails.
+    """Check the settings, prepare the data and make the job's directory; remove it again if a step fails.
 
     Parameters
     ----------
     request : RunRequest
     before_data : callable, optional
-        Called when all that can be checked without the data is right.
+        Called after all checks that need no data.
     own_checkpoints : Location, optional
-        Folder on a cluster for the checkpoints of jobs that name none; what is in it goes with its job.  By default
-        they are in the job's directory.
+        Folder on a cluster for the checkpoints of jobs without ``checkpoint_dir``, which are removed with their job.
+        By default these checkpoints are in the job's directory.
 
     Raises
     ------
     ConfigError
-        The settings cannot work, alone, together, or with this data.
+        A setting is invalid, alone, in combination, or for this data.
     JobExistsError
         A job of that name is running.
     DataError
         The data cannot be used.
     StorageError
-        Something cannot be written.
+        A file cannot be written.
     """
     check_request(request)
-    own = None if request.spec.checkpoint_dir else own_checkpoints
+    own = None if request.spec.checkpoints.checkpoint_dir else own_checkpoints
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
     make_home()
-    # Each machine counts its own jobs only.
+    # Other machines may have jobs with checkpoints in the same folder.
     name = request.name or free_name(spec.model, taken=[] if own is None else open_storage(own).names(""))
     former = job_dir(name)
     if former.is_running():
-        # Asked again when the directory is made; here it saves the wait for the data.
+        # Checked again when the directory is made; an early error saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
-    elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
+    elsewhere = location(spec.checkpoints.checkpoint_dir) / name if spec.checkpoints.checkpoint_dir else None
     owner, formers, application = owner_of(former), _claim_of(former), _application_of(former)
-    # This machine may have had another name then.
+    # The former owner's name differs if this machine was renamed.
     aliases = () if formers is None or formers.folder != str(elsewhere) else (formers.owner,)
     if elsewhere is not None:
         check_claim(elsewhere, owner, *aliases)
@@ -213,11 +221,11 @@ def prepare_job(
     runtime, dataset, initial = _with_data(request, name)
     directory, lock = create_job_dir(name, anew=request.anew)
     try:
-        # Nothing else knows of it any more.
+        # The new directory has no note of the former job's folders, so remove them now.
         if application is not None:
-            remove_left(application.shared, application.remove)
+            remove_former(application.shared, application.remove)
         if formers is not None and formers.folder != str(elsewhere):
-            remove_left(formers.folder, formers.remove)
+            remove_former(formers.folder, formers.remove)
         if elsewhere is not None:
             if own is not None:
                 Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
@@ -235,7 +243,7 @@ def prepare_job(
         )
     except BaseException:
         lock.close()
-        # What the former had there goes, too: nothing is left that knows of it.
+        # Also the former job's checkpoints there: no record names them any more.
         _discard(directory, elsewhere)
         raise
     return PreparedJob(directory, lock, runtime, dataset)
@@ -244,9 +252,9 @@ def prepare_job(
 def start_here(
     request: RunRequest, warm: WarmSupervisor, *, tied: bool, before_data: Callable[[], None] | None = None
 ) -> tuple[PreparedJob, SupervisorHandle]:
-    """Prepare a job and start its processes on this machine; where they cannot be started, nothing is left of it.
+    """Prepare a job and start its processes on this machine; if they cannot be started, remove it again.
 
-    Raises as :func:`prepare_job` and :meth:`PreparedJob.start`.
+    Raises the errors of :func:`prepare_job` and :meth:`PreparedJob.start`.
     """
     prepared = prepare_job(request, before_data)
     try:
@@ -257,16 +265,16 @@ def start_here(
 
 
 def _claim_of(former: JobDir) -> Claim | None:
-    """Return where the job whose place another takes has checkpoints; None also where its record is damaged."""
+    """Return the claimed checkpoint folder of the former job of a name; None also if its record is damaged."""
     with suppress(StorageError):
         return Claim.read(former)
     return None
 
 
 def _application_of(former: JobDir) -> Application | None:
-    """Return the application of the job whose place another takes; None also where its record is damaged."""
+    """Return the application of the former job of a name; None also if its record is damaged."""
     if not former.is_on_yarn():
-        # Most are none of YARN's, and need nothing of what it takes.
+        # Without importing YARN's modules.
         return None
     from eps.cluster.yarn.application import Application
 
@@ -275,17 +283,17 @@ def _application_of(former: JobDir) -> Application | None:
     return None
 
 
-def remove_left(what: str, remove: Callable[[], None]) -> None:
-    """Remove what a job has on a cluster that another run or another job takes the place of, as far as possible now."""
+def remove_former(what: str, remove: Callable[[], None]) -> None:
+    """Remove a former run's or job's files on a cluster; log a warning if that fails."""
     try:
         remove()
     except EpsError as error:
-        logger.warning("%s stays: %s", what, error)
+        logger.warning("%s is not removed: %s", what, error)
 
 
 def _with_absolute_places(request: RunRequest) -> RunRequest:
-    """Return the request with places that mean the same in every directory and under every configuration of Hadoop."""
-    text = request.spec.checkpoint_dir
+    """Return the request with a checkpoint_dir that depends on neither working directory nor Hadoop configuration."""
+    text = request.spec.checkpoints.checkpoint_dir
     if not text:
         return request
     try:
@@ -296,38 +304,40 @@ def _with_absolute_places(request: RunRequest) -> RunRequest:
 
 
 def check_request(request: RunRequest) -> None:
-    """Refuse settings that no job can be started with, whatever its data.
+    """Check the settings as far as possible without the data.
 
     Raises
     ------
     ConfigError
-        The model is unknown, or the settings cannot work, alone or together.
+        The model is unknown, or a setting is invalid, alone or in combination.
     """
     spec = request.spec
     model = load_model(spec.model)
     check_combination(model, optimizer_settings(spec))
     check_given(model, spec.optimizer, request.given)
     if "image" in request.given and spec.on != "docker":
-        raise ConfigError(f"image is {spec.image!r}, but only containers of docker have one: the job is on {spec.on}")
-    # A sweep's file has the settings of its trials for wherever it runs.
+        raise ConfigError(
+            f"image is {spec.docker.image!r}, but only jobs on docker have an image: this one is on {spec.on}"
+        )
+    # A sweep's file may have settings for YARN although the sweep runs elsewhere.
     if spec.on != "yarn" and not request.manager and (foreign := sorted(request.given & OF_YARN)):
         name, *others = (each.removesuffix("_s") for each in foreign)
-        told = f"{name} is {getattr(spec, foreign[0])!r}, but the job is on {spec.on}"
+        told = f"{name} is {spec.values()[foreign[0]]!r}, but the job is on {spec.on}"
         also = f" (and {', '.join(others)})" if others else ""
-        raise ConfigError(f"{told}: that{also} is for jobs on YARN only; add --on yarn, or leave it out")
+        raise ConfigError(f"{told}: this setting{also} is for jobs on YARN only; add --on yarn, or leave it out")
     check_model(spec)
     if spec.uses_tls:
         check_tls()
-    _check_port(spec.metrics_port)
+    _check_port(spec.monitoring.metrics_port)
 
 
 def check_data(request: RunRequest) -> None:
-    """Refuse what :func:`prepare_job` would refuse once it knows the data, which is in the cache afterwards.
+    """Check the settings against the data, as :func:`prepare_job` does; the data is in the cache afterwards.
 
     Raises
     ------
     ConfigError
-        The settings cannot work with this data.
+        A setting is invalid for this data.
     DataError
         The data cannot be used.
     StorageError
@@ -338,17 +348,17 @@ def check_data(request: RunRequest) -> None:
 
 
 def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np.ndarray | None]:
-    """Return what a job's processes are told, its data, and the values it starts from where it has such."""
+    """Return a job's runtime, its data, and its initial parameters (None: random)."""
     dataset = prepare(data_settings(request.spec), None, cache_dir())
     shape = shape_of(dataset)
     spec = settled(request.spec, shape.num_features, shape.num_outputs)
     runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)
     check_runtime(runtime)
-    return runtime, dataset, _initial_values(runtime, dataset) if spec.init else None
+    return runtime, dataset, _initial_values(runtime, dataset) if spec.training.init else None
 
 
 def shape_of(dataset: DatasetInfo) -> DataShape:
-    """Return what a job's processes are told of its data."""
+    """Return the shape of a job's data, for its processes."""
     return DataShape(
         num_features=dataset.num_features,
         num_outputs=len(dataset.classes) or 1,
@@ -360,12 +370,12 @@ def shape_of(dataset: DatasetInfo) -> DataShape:
 
 
 def check_runtime(runtime: Runtime) -> None:
-    """Refuse now what would end the job's processes later.
+    """Check now for errors that would end the job's processes later.
 
     Raises
     ------
     ConfigError
-        Settings, model and data do not fit together, or not into what this machine gives a process.
+        Settings, model and data do not fit together, or exceed this machine's memory or limit of open files.
     """
     _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
     check_memory(runtime, machine_memory_bytes())
@@ -373,14 +383,14 @@ def check_runtime(runtime: Runtime) -> None:
 
 
 def free_name(model: str, ending: str = "", taken: Collection[str] = ()) -> str:
-    """Return the first name ``MODEL-<n>`` that no job has had, nor one of that name with ``ending``.
+    """Return the first name ``MODEL-<n>`` that is free on this machine, also with ``ending``.
 
     Parameters
     ----------
     model : str
     ending : str
     taken : collection of str, optional
-        Names that are not free, though they may be on this machine.
+        Further names that are not free.
     """
 
     def was_here(name: str) -> bool:
@@ -392,7 +402,7 @@ def free_name(model: str, ending: str = "", taken: Collection[str] = ()) -> str:
 
 
 def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
-    path = location(runtime.spec.init)
+    path = location(runtime.spec.training.init)
     model = read_model(path)
     declared = [(t.name, t.shape) for t in runtime.key_space.tensors]
     found = [(name, array.shape) for name, array in model.tensors.items()]
@@ -407,7 +417,7 @@ def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
 
 
 def _with_model_code(runtime: Runtime, folder: Path) -> Runtime:
-    """Return ``runtime`` with the file of the user's model copied: the job does not change when its author edits it."""
+    """Return ``runtime`` with a copy of the user's model file, so that later edits do not change the job."""
     source, _, class_name = runtime.spec.model.rpartition(":")
     target = folder / Path(source).name
     try:
@@ -415,7 +425,7 @@ def _with_model_code(runtime: Runtime, folder: Path) -> Runtime:
         shutil.copyfile(source, target)
     except OSError as error:
         raise ConfigError(f"model file {source} cannot be copied: {error.strerror}") from error
-    return dataclasses.replace(runtime, spec=dataclasses.replace(runtime.spec, model=f"{target}:{class_name}"))
+    return dataclasses.replace(runtime, spec=runtime.spec.with_settings(model=f"{target}:{class_name}"))
 
 
 def _shown(tensors: list[tuple[str, tuple[int, ...]]]) -> str:

@@ -52,7 +52,7 @@ class Progress:
 
 
 class Whereabouts(Protocol):
-    """Where a job runs, as its clients see it: on this machine, or as an application of YARN."""
+    """A client's view of where a job runs: on this machine, or as an application of YARN."""
 
     def is_running(self) -> bool:
         """Return whether a process of the job runs or may run."""
@@ -61,7 +61,7 @@ class Whereabouts(Protocol):
         """Return the job master's address; None if no master listens."""
 
     def waiting(self) -> dict[str, Any] | None:
-        """Return the status of a job that waits for its cluster, as ``eps status --json`` prints it; None of others."""
+        """Return the status of a job that waits for its cluster, as ``eps status --json`` prints it; else None."""
 
     @property
     def application_id(self) -> str:
@@ -69,7 +69,7 @@ class Whereabouts(Protocol):
 
 
 class OnThisMachine:
-    """A job whose supervisor is a process of this machine: its lock and ``master.json`` say all."""
+    """A job whose supervisor runs on this machine; read from its lock and ``master.json``."""
 
     application_id = ""
 
@@ -77,16 +77,16 @@ class OnThisMachine:
         self._job = job
 
     def is_running(self) -> bool:
-        """As of :class:`Whereabouts`."""
+        """See :class:`Whereabouts`."""
         return self._job.is_running()
 
     def address(self) -> Address | None:
-        """As of :class:`Whereabouts`."""
+        """See :class:`Whereabouts`."""
         record = read_json(self._job.master_json)
         return None if record is None else Address(str(record["host"]), int(record["port"]))
 
     def waiting(self) -> None:
-        """As of :class:`Whereabouts`."""
+        """See :class:`Whereabouts`."""
 
 
 class MasterLink:
@@ -151,7 +151,7 @@ class MasterLink:
         while not ended:
             yield from self._waits()
             try:
-                # The first message is part of the attempt: a stream is only known to be there when it says something.
+                # The first message is part of the attempt: only it shows that the stream is connected.
                 opened = self._repeated(
                     partial(_opened, after_clock=after_clock, what=what), what, patience_s, waits=False
                 )
@@ -204,24 +204,24 @@ class MasterLink:
     def _repeated(
         self, attempt: Callable[[JobMasterStub], Any], what: str, next_master_s: float, waits: bool = True
     ) -> Any:
-        """Attempt until a master answers; wait ``next_master_s`` for the next one after the first that did not."""
+        """Attempt until a master answers; after a lost master, wait up to ``next_master_s`` for the next one."""
         since_s: float | None = None
         began_s, retry_s, told = time.monotonic(), RETRY_S, False
         is_silence_told = False
         while True:
             unreachable: PeerUnavailableError | None = None
             try:
-                # The sockets of a job that ends at this moment may be gone.
+                # The sockets of a job that is just ending may be removed.
                 if (stub := self._stub()) is not None:
                     return attempt(stub)
             except PeerUnavailableError as error:
                 unreachable = error
                 self._forget()
-                # Not from the beginning: an attempt may have waited for long before the master was lost.
+                # From now on: the attempt may have waited long before the master was lost.
                 since_s = time.monotonic() if since_s is None else since_s
             is_waiting = self._where.waiting() is not None
             if is_waiting:
-                # No failure: the cluster has no free container yet, or restarts the master.
+                # Not a failure: the cluster has no free container yet, or restarts the master.
                 began_s, since_s = time.monotonic(), None
             if not self._where.is_running():
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
@@ -275,7 +275,7 @@ class MasterLink:
 
 
 class WaitNews:
-    """Report what a starting job waits for: after a second, and when the reason changes.
+    """Report what a starting job is waiting for: after a second, and when the reason changes.
 
     Parameters
     ----------
@@ -288,11 +288,11 @@ class WaitNews:
         self._tell_s = time.monotonic() + NOTICED_S
         self._told = ""
 
-    def go_on(self, status: Mapping[str, Any]) -> bool:
+    def is_waiting(self, status: Mapping[str, Any]) -> bool:
         """Return whether a job of that status has not started to train."""
         waits = status["state"] in WAITING_STATES
         if waits and time.monotonic() >= self._tell_s:
-            text = f"job {status['name']!r} is waited for: {waiting_text(status)}"
+            text = f"waiting for job {status['name']!r}: {waiting_text(status)}"
             what = without_figures(text)
             if what != self._told:
                 self._told = what

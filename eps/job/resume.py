@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eps.cluster.choice import check_backend
+from eps.data.arrays import is_array_file
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
 from eps.job.launch import PreparedJob, check_runtime, data_settings
-from eps.job.status import RUNS, check_unfinished
+from eps.job.status import RUNS, check_unfinished, earlier_of
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -44,9 +45,9 @@ class Resumed:
     def describe(self) -> str:
         """Return a sentence about the checkpoint or seed that the job resumes from."""
         if self.manifest is None:
-            return f"{self.prepared.directory.name}: no checkpoint; starts again from its seed"
+            return f"{self.prepared.directory.name}: no checkpoint; restarts from its seed"
         return (
-            f"{self.prepared.directory.name}: goes on at clock {self.manifest.first_clock}, "
+            f"{self.prepared.directory.name}: resumes at clock {self.manifest.first_clock}, "
             f"from checkpoint {self.manifest.name}"
         )
 
@@ -64,9 +65,9 @@ def prepare_resume(
     ----------
     name : str
     workers, servers : int
-        0 takes the size that the job was to have at the checkpoint.
+        0: the job's size at the checkpoint.
     python : str
-        On YARN, another interpreter or archive than it had; empty takes that.
+        On YARN, the new interpreter or archive; empty: the previous one.
     check : callable, optional
         Called with the settings, at that size, before the directory changes; its exceptions propagate.
 
@@ -126,9 +127,8 @@ def _prepare(
         )
     runtime = dataclasses.replace(before, start=start)
     # Only for the check: the job keeps the settings that the user gave.
-    sized = dataclasses.replace(
-        before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
-    )
+    spec = before.spec
+    sized = spec.with_settings(workers=start.workers or spec.workers, servers=start.servers or spec.servers)
     check_runtime(runtime)
     if check is not None:
         check(sized)
@@ -146,11 +146,12 @@ def _prepare(
             runtime=runtime.to_values(),
             results=former.results,
             yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
+            earlier=earlier_of(directory, former),
             former=former,
         )
         write_record(directory.job_json, record)
     except OSError as error:
-        raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
+        raise StorageError(f"{directory.path}: cannot be prepared: {error.strerror or error}") from error
     prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
 
@@ -179,9 +180,9 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
     """Return a job's settings with another interpreter."""
     if spec.on != "yarn":
         raise ConfigError(
-            f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
+            f"python is {python!r}, but only jobs on YARN take another interpreter: this one is on {spec.on}"
         )
-    return dataclasses.replace(spec, python=python)
+    return spec.with_settings(python=python)
 
 
 def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
@@ -190,7 +191,7 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     Raises
     ------
     DataError
-        It cannot be prepared again, or its source has changed.
+        The data cannot be prepared again, or its source has changed.
     """
     place = runtime.dataset_dir
     try:
@@ -203,10 +204,14 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     try:
         dataset = prepare(data_settings(runtime.spec), None, cache_dir())
     except (ConfigError, DataError, StorageError) as error:
-        raise DataError(f"{gone}, and cannot be made again: {error}") from error
+        if is_array_file(runtime.spec.data):
+            raise DataError(
+                f"{gone}, and it was made of arrays, which EPS does not keep: run the job again with these arrays"
+            ) from error
+        raise DataError(f"{gone}, and cannot be prepared again: {error}") from error
     if dataset.split_checksums != runtime.shape.split_checksums:
         raise DataError(f"{gone}, and {runtime.spec.data} has changed since: the job cannot be resumed with other data")
-    return dataset, [f"{gone}; it was made again from {runtime.spec.data}"]
+    return dataset, [f"{gone}; it was prepared again from {runtime.spec.data}"]
 
 
 def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:

@@ -1,6 +1,6 @@
-"""What is known of a job whose master cannot be asked, as one that has ended: from the files that are there.
+"""Tell a job's status without its master, from its files.
 
-Its record and its report say how it is; the logs of its processes say why it failed.
+Record and report give the state, the logs of its processes the cause of a failure.
 """
 
 from __future__ import annotations
@@ -18,45 +18,47 @@ from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, readable, with_figures
 from eps.storage.record import End, Record
 
-#: A job whose master cannot be asked, nor the cluster that knows where it is.
+#: State of a job if neither its master nor its cluster answers.
 UNREACHABLE = "unreachable"
-#: States of a job that nobody knows to train.
+#: States of a job that is not known to train.
 WAITING_STATES = ("starting", UNREACHABLE)
-#: Why nothing is known of a job that was there, nor can it be resumed.
-REMOVED = "its folder {path} was removed while it ran: nothing of it is left to go on with"
-#: Of a job on YARN, where only what is on this machine is looked at.
+#: Reason for the end of a job whose folder was removed.
+REMOVED = "its folder {path} was removed while it ran: the job is lost and cannot be resumed"
+#: Reason for the state of a job on YARN whose cluster was not asked.
 ELSEWHERE = "its application may run: eps status {name} asks its cluster"
-#: Why a job cannot be resumed.
+#: Why a running job cannot be resumed.
 RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
-#: Shows what the containers of an application that has ended wrote, where its cluster keeps that.
+#: Command that shows the containers' logs of an ended application, if its cluster collects logs.
 LOGS_COMMAND = "yarn logs -applicationId {}"
-#: Why nobody could be told that a job is to end, and what to do.
-BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
-#: How long something lasts, and a temporary file, which has another name with every try.
+#: Why a kill had no effect, and what to do.
+BEING_STARTED = "another process is still starting it: end that process, or run eps kill {name} again later"
+#: Most changes of earlier runs to keep, and figures of checkpoints that are summed over runs.
+MOST_EARLIER, _SUMS = 20, ("complete", "skipped", "failed", "size_bytes", "seconds")
+#: Durations, and temporary files, which have a new name at each retry.
 _FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
-#: Lines that are shown, and their longest.
+#: Limits on the shown log lines: their number, and characters in each.
 MOST_LINES, MOST_COLUMNS = 12, 300
-#: A member's name, in the lines that its process writes, and in the reason of an end.
-_SPEAKER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
+#: A member's name in its process's log, and in the reason of an end.
+_LOGGING_MEMBER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
 _MEMBER = re.compile(r"\b(?:worker|server)-\d+\b", re.ASCII)
-#: A later job master of a job on YARN: the next attempt of the application, with a log of its own.
+#: Log of a later job master on YARN, which is the next attempt of the application.
 _LATER_MASTER = re.compile(rf"{MASTER}-(\d+)", re.ASCII)
 _HEAD_BYTES = _TAIL_BYTES = 64 * 1024
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
-    """Return the status of a job that has ended, in the form of a running one's.
+    """Return the status of a job that has ended, with the keys of a running job's status.
 
     Raises
     ------
     StorageError
-        Its record cannot be read.
+        The job's record cannot be read.
     """
     return status_of(directory, directory.seen(directory.record()))
 
 
 def status_of(directory: JobDir, record: Record) -> dict[str, Any]:
-    """Return as :func:`ended_status` what a record says, where it is read already."""
+    """Return the result of :func:`ended_status` for a record that was read already."""
     end = record.end
     if end is None:
         end = End(UNREACHABLE, ELSEWHERE.format(name=directory.name))
@@ -71,16 +73,15 @@ def status_of(directory: JobDir, record: Record) -> dict[str, Any]:
 
 
 def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
-    """Return the status of a job that does not run, in the form of a running one's.
+    """Return the status of a job that is not running, with the keys of a running job's status.
 
-    Where its figures are older than its end, ``as_of_s`` says when they were taken, in seconds of Unix time (0 where
-    that is not known); else it is None.
+    If the figures are older than the end, ``as_of_s`` is their time in seconds of Unix time (0: unknown); else None.
     """
     report, last = end.report, end.last
     settings = settings or report.get("settings", {})
     state, reason = end.state, end.reason
     if not report and last:
-        # Its master could not report: what it left on disk before is the best there is, and its figures are old.
+        # The master wrote no report: use the last status that it left on disk.
         under_way = [last["plan"]] if last["plan"] else []
         return {
             **last,
@@ -112,7 +113,7 @@ def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
         "queued": [],
         "changes": report.get("changes", []),
         "checkpoints": report.get("checkpoints", {}),
-        # One that was ended has not measured its final parameters.
+        # A killed job has no loss of its final parameters.
         "loss": history[-1]["loss"] if loss is None and history else loss,
         "losses": report.get("losses", []),
         "went_back": report.get("went_back", []),
@@ -128,37 +129,37 @@ def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
 
 
 def check_stopped(directory: JobDir) -> None:
-    """Refuse to resume a job that runs, or has finished, as far as that is known on this machine.
+    """Check that a job can be resumed, as far as this machine knows.
 
     Raises
     ------
     JobExistsError
-        It runs.
+        The job is running.
     JobFinishedError
-        It has finished.
+        The job has finished.
     StorageError
-        How it ended cannot be read.
+        The job's state cannot be read.
     """
     if directory.is_running():
         raise JobExistsError(RUNS.format(name=directory.name))
-    # A damaged record is told of when its settings are looked for.
+    # A damaged record is reported when the settings are read.
     with suppress(StorageError):
         check_unfinished(directory.name, directory.ended())
 
 
 def check_unfinished(name: str, end: End | None) -> None:
-    """Refuse to resume a job that has finished; raises as :func:`check_stopped`."""
+    """Raise JobFinishedError if a job has finished."""
     if end is not None and end.state == "finished":
         raise JobFinishedError(f"job {name!r} has finished: there is nothing to resume")
 
 
 def ended_report(directory: JobDir) -> dict[str, Any]:
-    """Return the report of a job that has ended; of one whose master could not write any, what is known, in its form.
+    """Return the report of a job that has ended; if its master wrote none, one made from the status.
 
     Raises
     ------
     StorageError
-        It has finished, and its report is not here: nobody knows how well.
+        The job has finished, but its report is missing.
     """
     report = read_json(directory.report)
     if report is not None:
@@ -172,7 +173,7 @@ def ended_report(directory: JobDir) -> dict[str, Any]:
         "reason": status["reason"],
         "clock": status["clock"],
         "metrics": {"train_loss": None},
-        # On YARN its master leaves some with its status.
+        # On YARN the master's last status has a history.
         "history": status.get("history", []),
         "model_sha256": "",
         "changes": status["changes"],
@@ -180,7 +181,7 @@ def ended_report(directory: JobDir) -> dict[str, Any]:
 
 
 def waiting_status(directory: JobDir, state: str, reason: str, clock: int, as_of_s: float | None) -> dict[str, Any]:
-    """Return the status of a job whose master does not listen, in the form of a running one's.
+    """Return the status of a job whose master does not listen, with the keys of a running job's status.
 
     Parameters
     ----------
@@ -188,11 +189,11 @@ def waiting_status(directory: JobDir, state: str, reason: str, clock: int, as_of
     state : str
         One of :data:`WAITING_STATES`.
     reason : str
-        What it waits for: a queue, a node.
+        What the job is waiting for.
     clock : int
-        How far it was when that was known last.
+        Last known number of complete clocks.
     as_of_s : float, seconds of Unix time
-        When that was; None where it is so now.
+        Time of ``clock``; None: now.
     """
     settings = _readable(directory).spec
     return {
@@ -205,28 +206,48 @@ def waiting_status(directory: JobDir, state: str, reason: str, clock: int, as_of
 
 
 def application_id_of(directory: JobDir) -> str:
-    """Return by which name YARN knows a job; empty where it does not run on YARN, or that cannot be read."""
+    """Return the id of a job's application; empty for a job elsewhere, or if its record cannot be read."""
     return str((_readable(directory).yarn.application or {}).get("application_id", ""))
 
 
 def is_on_yarn(directory: JobDir) -> bool:
-    """Return whether a job's settings have it run on YARN; False where they cannot be read."""
+    """Return whether a job's settings say that it runs on YARN; False if they cannot be read."""
     return _readable(directory).runs_on == "yarn"
 
 
-def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status that also says by which name YARN knows the job, where it is one on YARN."""
-    application_id = application_id_of(directory)
-    return {**status, "application_id": application_id} if application_id else status
+def with_record(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status with facts of the job's record: its application on YARN, and results of earlier runs."""
+    record = _readable(directory)
+    if application_id := (record.yarn.application or {}).get("application_id"):
+        status = {**status, "application_id": str(application_id)}
+    return {**status, "earlier": dict(record.earlier)} if record.earlier else status
+
+
+def earlier_of(directory: JobDir, former: Record) -> dict[str, Any]:
+    """Return what a resumed job's record keeps of its earlier runs: the latest changes, sums of checkpoints."""
+    found = {**status_of(directory, former), "earlier": former.earlier}
+    changes = [*former.earlier.get("changes", ()), *found["changes"]][-MOST_EARLIER:]
+    checkpoints = {name: value for name, value in checkpoints_of(found).items() if name in (*_SUMS, "latest_clock")}
+    return {"changes": changes, "checkpoints": checkpoints} if changes or any(checkpoints.values()) else {}
+
+
+def checkpoints_of(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the checkpoints of a job went, those of its earlier runs included; empty where none is known."""
+    now, before = status.get("checkpoints", {}), status.get("earlier", {}).get("checkpoints", {})
+    if not before:
+        return dict(now)
+    found = {"error": "", **now, **{name: now.get(name, 0) + before.get(name, 0) for name in _SUMS}}
+    latest = now.get("latest_clock")
+    return {**found, "latest_clock": before.get("latest_clock") if latest is None else latest}
 
 
 def without_figures(text: str) -> str:
-    """Return what is told without what changes with every look at what lasts: its figures, names of temporary files."""
+    """Return a text without numbers and names of temporary files, for comparisons with later texts."""
     return _FIGURES.sub("", text)
 
 
 def _readable(directory: JobDir) -> Record:
-    """Return the record of a job that runs; of one that is damaged nothing is known."""
+    """Return a job's record; an empty one if it is damaged."""
     try:
         return directory.record()
     except StorageError:
@@ -234,16 +255,16 @@ def _readable(directory: JobDir) -> Record:
 
 
 def member_of(path: Path) -> str | None:
-    """Return the member that wrote a container's log; None where it is not known, or where it is no container's."""
+    """Return the member that wrote a container's log; None if unknown, or if the file is no container's log."""
     if not path.stem.startswith("container-"):
         return None
     with path.open("rb") as file:
-        match = _SPEAKER.search(file.read(_HEAD_BYTES))
+        match = _LOGGING_MEMBER.search(file.read(_HEAD_BYTES))
     return None if match is None else match.group(1).decode("ascii")
 
 
 def attempt_of(path: Path) -> int:
-    """Return which of a job's masters wrote a log, from 1; 0 where none did."""
+    """Return the number of the job master that wrote a log, from 1; 0 if none did."""
     if path.stem == MASTER:
         return 1
     match = _LATER_MASTER.fullmatch(path.stem)
@@ -254,11 +275,11 @@ def _masters(directory: JobDir) -> list[Path]:
     return [path for path in directory.logs.glob(f"{MASTER}*.log") if attempt_of(path)]
 
 
-def last_words(directory: JobDir, reason: str) -> list[str]:
-    """Return the last lines of the log of whoever is at fault, with a line above them that says whose they are.
+def last_log_lines(directory: JobDir, reason: str) -> list[str]:
+    """Return the last lines of the log of the process that caused a job's end, below a heading.
 
-    That is the member that the reason of the job's end names first, else the job master, the last of them.  At most
-    :data:`MOST_LINES` lines; none where there is no such log.
+    It is the first member that the reason names, else the last job master.  At most :data:`MOST_LINES` lines; empty if
+    there is no such log.
     """
     named = _MEMBER.search(reason)
     path, who = max(_masters(directory), key=attempt_of, default=directory.log(MASTER)), "the job master"

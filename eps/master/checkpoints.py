@@ -1,4 +1,4 @@
-"""The job master's share of a checkpoint: history, manifest and name, on a thread of its own."""
+"""The job master's part of a checkpoint: history, manifest and name, written on its own thread."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.api import telling
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
-from eps.storage.claims import check_signed, claim_again
+from eps.storage.claims import check_owner, restore_owner
 from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
 
 
 def driver_of(runtime: Runtime) -> Checkpoints:
-    """Return when a job takes checkpoints."""
+    """Return the state that decides when a job takes checkpoints."""
     spec = runtime.spec
     return Checkpoints(
         Timetable(spec.checkpoint_schedule(), runtime.settings.iterations),
         runtime.settings.num_partitions,
-        spec.keep,
+        spec.checkpoints.keep,
         runtime.start.epoch,
         complete=_begun_with(runtime),
     )
 
 
 def _begun_with(runtime: Runtime) -> list[RestorePoint]:
-    """Return the checkpoint that a resumed job began with: it can go back to it."""
+    """Return the checkpoint from which the job was resumed; the job can restore it again."""
     start = runtime.start
     if start.clock is None or not start.checkpoint:
         return []
@@ -42,17 +42,17 @@ def _begun_with(runtime: Runtime) -> list[RestorePoint]:
 
 
 def pending_name(driver: Checkpoints) -> str:
-    """Return the name of the checkpoint on its way; empty for none."""
+    """Return the name of the unfinished checkpoint; empty if there is none."""
     return "" if driver.pending is None else checkpoint_name(driver.epoch, driver.pending.clock)
 
 
 def earlier_history(runtime: Runtime, job_dir: JobDir) -> ClockHistory:
-    """Return what the runs before this one measured; nothing where it starts from the seed.
+    """Return the history of the earlier runs of a job; empty if it starts from the seed.
 
     Raises
     ------
     StorageError
-        It cannot be read, or is of fewer clocks.
+        The history cannot be read, or ends before the clock at which the job resumes.
     """
     start = runtime.start.clock
     if start is None:
@@ -62,21 +62,21 @@ def earlier_history(runtime: Runtime, job_dir: JobDir) -> ClockHistory:
     except OSError as error:
         raise StorageError(f"{job_dir.history}: cannot be read: {error.strerror or error}") from error
     if len(found) < start:
-        raise StorageError(f"{job_dir.history}: ends before clock {len(found)}, but the job goes on at clock {start}")
+        raise StorageError(f"{job_dir.history}: ends before clock {len(found)}, but the job resumes at clock {start}")
     return found
 
 
 class CheckpointFinisher:
-    """Completes and discards checkpoints, one after the other, so that the owner thread waits for no disk.
+    """Completes and discards checkpoints one after the other on its own thread, so that the owner thread never waits.
 
     Parameters
     ----------
     runtime : Runtime
     store : CheckpointStore
     history : callable
-        Returns the records of the clocks before one; called on the owner thread.
+        Returns the records of all clocks before the given one; called on the owner thread.
     put : callable
-        Takes the events that say how it went.
+        Takes the events that tell the outcome.
     """
 
     def __init__(
@@ -94,37 +94,38 @@ class CheckpointFinisher:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._busy_with = 0
-        #: The command of the latest that was completed and has earlier ones beside it still; of the thread.
+        #: Command of the latest completed checkpoint, until the earlier ones are removed; used by the thread.
         self._superseding: e.FinishCheckpoint | None = None
 
     def begin(self, pending: str = "") -> None:
-        """Remove what was left half written before ``pending``, the one on its way; training goes on without it."""
+        """Remove the files of unfinished checkpoints but ``pending``; if that fails, training continues."""
         try:
-            check_signed(self._store.storage, self._owner)
+            check_owner(self._store.storage, self._owner)
             self._store.remove_leftovers(pending)
         except StorageError as error:
             logger.warning("M %s", error)
 
     def finish(self, command: e.FinishCheckpoint) -> None:
-        """Complete a checkpoint; a command that is given again while it is being done is ignored."""
+        """Complete a checkpoint; a repeated command is ignored."""
         if command.checkpoint_id != self._busy_with:
             self._busy_with = command.checkpoint_id
             history = self._history(command.first_clock)
             self._submit(lambda: self._finish(command, history))
 
     def remove_earlier(self, checkpoint_id: int) -> None:
-        """Remove what a checkpoint that this process completed makes superfluous.
+        """Remove the checkpoints that one completed by this process supersedes.
 
-        What another master completed removes nothing: the next one will, whose name is known to be durable.
+        Do nothing if an earlier master completed it, because its name may not be durable.  The next checkpoint removes
+        them.
         """
         self._submit(lambda: self._remove_earlier(checkpoint_id))
 
     def discard(self, command: e.DiscardCheckpoint) -> None:
-        """Remove what was written of a checkpoint, which takes no other's place."""
+        """Remove the files of a checkpoint; it supersedes no other."""
         self._submit(lambda: self._discard(command))
 
     def close(self) -> None:
-        """Wait for what is being done, and remove what nobody will complete, or go back to any more."""
+        """Wait for pending work; remove superseded and unfinished checkpoints."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -145,7 +146,7 @@ class CheckpointFinisher:
             except StorageError as error:
                 logger.warning("M %s", error)
             except Exception:
-                # The next one must find this thread.
+                # The thread must survive for the next checkpoint.
                 logger.exception("M a checkpoint cannot be completed or removed")
 
     def _finish(self, command: e.FinishCheckpoint, history: ClockHistory) -> None:
@@ -161,10 +162,10 @@ class CheckpointFinisher:
         )
         try:
             with telling(lambda why: self._put(e.CheckpointWaits(command.checkpoint_id, why))):
-                claim_again(self._store.storage, self._owner)
+                restore_owner(self._store.storage, self._owner)
                 self._store.finish(manifest, history)
         except Exception as error:
-            # Whatever it is: one that nobody hears of again would be the last.
+            # Any error: without an outcome, the job would take no further checkpoint.
             self._put(e.CheckpointFailed(command.checkpoint_id, str(error)))
         else:
             self._superseding = command
@@ -175,7 +176,7 @@ class CheckpointFinisher:
         if command is not None and command.checkpoint_id == checkpoint_id:
             self._superseding = None
             try:
-                check_signed(self._store.storage, self._owner)
+                check_owner(self._store.storage, self._owner)
             except StorageError as error:
                 logger.warning("M earlier checkpoints stay: %s", error)
             else:
@@ -184,6 +185,6 @@ class CheckpointFinisher:
     def _discard(self, command: e.DiscardCheckpoint) -> None:
         latest = self._superseding
         if latest is not None and (latest.epoch, latest.clock) == (command.epoch, command.clock):
-            # It was completed, and the job had gone back by then to one that must stay.
+            # It was completed, but the job has restored an earlier one, which must stay.
             self._superseding = None
         self._store.discard(checkpoint_name(command.epoch, command.clock))

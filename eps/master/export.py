@@ -1,11 +1,10 @@
-"""The end of a trained job: its model is collected, measured, and brought to where the next job master is.
+"""Export of a trained model: collect it from the servers, evaluate it, upload it.
 
-The export reads partition by partition into one file on disk, so that the master never holds a model in memory twice;
-these are the only bytes of the parameters that it touches.
+The export reads one partition after the other into one array and writes one file.  Only here does the master touch
+parameters.
 
-What a cluster's file system was asked for it may do when whoever asked has ended.  So what is brought is given up when
-nobody waits for it any more, and the job does not end before that is over: its clients then removes what it
-has there.
+A cluster's file system may carry out a request after its client has exited.  So an upload is cancelled once the job no
+longer needs it, and the job does not end before the upload has: afterwards a client may remove the job's files there.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from eps.system import interrupt
 logger = logging.getLogger(__name__)
 
 EXPORT_TIMEOUT_S = 300.0
-#: At its end a job waits so long for what is being brought: that is given up at once, but not while a DataNode answers.
+#: How long a job that ends waits for a cancelled upload; it stops at once unless it waits for a DataNode.
 BRINGING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What the export found."""
+    """The result of an export."""
 
     model_sha256: str
     ledger: Ledger
@@ -59,9 +58,9 @@ def export(runtime: Runtime, membership: Membership, van: Van, path: Path) -> Ex
     Raises
     ------
     ProtocolError
-        An owner answered with something else than its partition at the last clock.
+        The answer of an owner is not its partition at the last clock.
     PeerUnavailableError
-        An owner has gone.
+        An owner cannot be reached.
     """
     space, settings = runtime.key_space, runtime.settings
     ledger = Ledger(expected=settings.iterations * settings.num_splits * settings.num_partitions)
@@ -75,7 +74,7 @@ def export(runtime: Runtime, membership: Membership, van: Van, path: Path) -> Ex
             start, stop = runtime.ranges[partition]
             if found.clock != settings.iterations or len(reply.arrays) != 1 or len(reply.arrays[0]) != stop - start:
                 raise ProtocolError(
-                    f"{owner} gave partition {partition} at clock {found.clock}; expected {settings.iterations}"
+                    f"{owner} sent partition {partition} at clock {found.clock}; expected {settings.iterations}"
                 )
             flat[start:stop] = reply.arrays[0]
             ledger = ledger.plus(found.applied, found.duplicates_refused, found.lost, found.applied_twice)
@@ -88,17 +87,26 @@ def export(runtime: Runtime, membership: Membership, van: Van, path: Path) -> Ex
 
 
 def why_no_model(error: Exception, checkpoints: Checkpoints) -> str:
-    """Return why there is no trained model, and what of the training can be had again all the same."""
+    """Return why there is no trained model, and from where the training can be resumed."""
     if not isinstance(error, StorageError):
         return f"the model could not be exported: {error}"
-    left = "there is no checkpoint, so it would be trained anew"
+    left = "there is no checkpoint, so eps resume would train from the start"
     if checkpoints.complete:
-        left = f"it can be had again from the checkpoint of clock {checkpoints.complete[-1].clock}"
+        left = f"eps resume trains again from the checkpoint of clock {checkpoints.complete[-1].clock}"
     return f"the trained model could not be written: {error}; {left}"
 
 
 def why_no_report(error: StorageError, model: Path | None, before: str) -> str:
-    """Return why there is no report; ``model`` is where the trained model is, ``before`` why the job ended earlier."""
+    """Return why there is no report.
+
+    Parameters
+    ----------
+    error : StorageError
+    model : Path or None
+        The trained model; None if there is none.
+    before : str
+        Why the job failed before that; empty if it did not.
+    """
     text = f"the report cannot be written: {error}"
     if before:
         return f"{before}; {text}"
@@ -106,7 +114,7 @@ def why_no_report(error: StorageError, model: Path | None, before: str) -> str:
 
 
 def test_metrics(runtime: Runtime, tensors: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return the exact metrics of a model on the job's test data; empty where there is none."""
+    """Return the exact metrics of a model on the job's test data; empty if there is no test data."""
     if not runtime.shape.test_rows:
         return {}
     features, target = open_dataset(runtime.dataset_dir).load_test()
@@ -115,22 +123,22 @@ def test_metrics(runtime: Runtime, tensors: dict[str, np.ndarray]) -> dict[str, 
 
 
 class Exporter:
-    """Exports the model of a job, on a thread for each try.
+    """Exports the model of a job, on a new thread for each attempt.
 
     Parameters
     ----------
     runtime : Runtime
     van : Van
     path : Path
-        Where the model is written on this machine.
+        File of the model on this machine.
     bring : callable
-        Brings it from there to where it outlives this machine; raises a StorageError.  It heeds
-        (:func:`eps.system.interrupt.heed`) whether anybody still wants that.
+        Uploads that file to where it outlives this machine; raises StorageError.  It polls
+        :func:`eps.system.interrupt.raise_if_stopped`.
     state : Job
     changed : Condition
-        Guards it.
+        Guards ``state``.
     put : callable
-        Takes the events that say how it went.
+        Takes the events that tell the outcome.
     """
 
     def __init__(
@@ -150,39 +158,39 @@ class Exporter:
         self._state = state
         self._changed = changed
         self._put = put
-        #: Why the model cannot be brought for now.
+        #: Why the upload waits; empty if it does not.
         self._waits = ""
-        #: Exports write one file, one after the other: what is there at the end is of the one that counts.
+        #: Attempts write the same file, so they run one after the other.
         self._exporting = threading.Lock()
-        #: Held while something is brought.
+        #: Held during an upload.
         self._bringing = threading.Lock()
-        #: The model that the file has, and the incarnation of the job whose it is.
+        #: The exported model in the file, and the incarnation of the job that trained it.
         self._made: tuple[int, Exported] | None = None
 
     @property
     def waits(self) -> str:
-        """Why the model cannot be brought for now; empty where nothing is waited for."""
+        """Why the upload waits; empty if it does not."""
         return self._waits if self._state.state is JobState.EXPORTING else ""
 
     def start(self, number: int) -> None:
-        """Begin the export of that number, whose end is an event."""
+        """Start attempt ``number``; its outcome is an event."""
         threading.Thread(target=self.export, args=(number,), name="export", daemon=True).start()
 
     def export(self, number: int) -> None:
-        """Export, and put how that ended; nothing where the job does not wait for it any more."""
+        """Export and report the outcome, unless the job no longer waits for this attempt."""
         try:
             with self._exporting:
                 membership = self._wanted(number)
                 if membership is None:
                     return
                 found = self._export_once(membership)
-                self._bring_heeding(number)
-            # As JSON says it: the event is logged, and has no place for NumPy's numbers.
+                self._bring_until_stopped(number)
+            # Through JSON, because the log of events takes no NumPy numbers.
             event: e.Event = e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number)
         except Exception as error:
-            # A user's model is evaluated here and may raise anything; the job must not wait for an export that died.
+            # The user's model is evaluated here and may raise anything; the job must learn that the export failed.
             if self._wanted(number) is None:
-                logger.info("M export %d is given up: %s", number, error)
+                logger.info("M export %d is no longer needed: %s", number, error)
                 return
             logger.exception("M the export failed")
             with self._changed:
@@ -190,35 +198,35 @@ class Exporter:
         self._put(event)
 
     def close(self, patience_s: float) -> None:
-        """Wait for what is being brought, for so long, in seconds; called when the job has ended: nothing else will."""
+        """Wait at most ``patience_s`` seconds for an upload; called when the job has ended and starts no more."""
         if not self._bringing.acquire(timeout=patience_s):
-            logger.warning("M what brings the model does not end within %g s: something may be left of it", patience_s)
+            logger.warning("M the upload of the model has not ended within %g s: a partial file may stay", patience_s)
             return
         self._bringing.release()
 
     def _wanted(self, number: int) -> Membership | None:
-        """Return whom an export asks; None where the job does not wait for that one any more."""
+        """Return the membership to export from; None if the job no longer waits for this attempt."""
         with self._changed:
             return self._state.membership if self._state.export.counts(number) else None
 
     def _export_once(self, membership: Membership) -> Exported:
-        """Write and measure the model of a job that has gone back as often, unless that is done."""
+        """Write and evaluate the model, unless that was done in the same incarnation of the job."""
         if self._made is None or self._made[0] != membership.incarnation:
             self._waits = ""
             self._made = membership.incarnation, export(self._runtime, membership, self._van, self.path)
         return self._made[1]
 
-    def _bring_heeding(self, number: int) -> None:
+    def _bring_until_stopped(self, number: int) -> None:
         look = partial(self._look, number)
-        with self._bringing, interrupt.heeding(look), telling(self._tell):
-            # What is begun from now on, whoever ends the job waits for.
+        with self._bringing, interrupt.stopped_by(look), telling(self._tell):
+            # Checked with the lock held: from here on, close() waits for the upload.
             look()
             self._bring()
             self._waits = ""
 
     def _look(self, number: int) -> None:
         if self._wanted(number) is None:
-            raise StorageError("the model is not brought: the job does not wait for it any more")
+            raise StorageError("the upload of the model was cancelled: the job no longer waits for it")
 
     def _tell(self, why: str) -> None:
         self._waits = why

@@ -1,8 +1,7 @@
-"""The job master's process: one owner thread steps the pure state and does what it says.
+"""The job master's process: one owner thread steps the pure state and executes its commands.
 
-Every event is logged before anything is done about it (:class:`~eps.master.state_log.LoggedJob`), so another process
-can take over at any moment: it has the state of this one, takes the next generation, and says what is outstanding once
-more.
+Every event is logged before its commands are executed (:class:`~eps.master.state_log.LoggedJob`), so another process
+can take over at any moment.  It restores the state, takes the next generation and repeats outstanding orders.
 
 Source: EPS §3.1.3, §5.2; design sections 2, 4 and 7.
 """
@@ -27,7 +26,7 @@ from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, pending_name
 from eps.master.export import BRINGING_S, Exporter, why_no_report
 from eps.master.resources import Containers, Pulse
-from eps.master.service import Announcements, Face, JobMasterService, Requests, open_place
+from eps.master.service import Announcements, Endpoint, JobMasterService, Requests, open_place
 from eps.master.sessions import Sessions
 from eps.master.state_log import SYNC_PATIENCE_S, LoggedJob, StateLog
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
@@ -47,72 +46,71 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-#: Members that were told to end get this long before the supervisor ends them.
+#: Time for members to exit at the end of the job, before the supervisor kills them.
 FAREWELL_S = 3.0
-#: The supervisor hears this often that the owner thread lives.
+#: Interval of heartbeats to the supervisor.
 BEAT_S = 0.5
-#: What keeps the owner thread longer than a beat, at worst, beside a slow disk: a user's model while it is measured, a
-#: long report.
+#: Longest time without progress of the owner thread during an export, when the user's model may hold the interpreter.
 EXPORT_PATIENCE_S = 10.0
-#: For checkpoints on HDFS that does not answer: a master that starts keeps its members waiting meanwhile.
+#: Time to retry HDFS for checkpoints; while a master starts, its members wait for it.
 STORE_PATIENCE_S = 20.0
 REPORT_PATIENCE_S = 60.0
-#: Two files, which may go to HDFS.
+#: Report and model may be uploaded to HDFS.
 RESULTS_PATIENCE_S = 300.0
 START_PATIENCE_S = 30.0
 
 
 class Host(Protocol):
-    """What a job master does otherwise on one machine than on YARN."""
+    """The parts of a job master that differ between one machine and YARN."""
 
     def add_to(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Return a status with what is known here besides."""
+        """Return the status with entries that only this host knows."""
 
     def bring_model(self) -> None:
-        """Bring the model where the next master's is, too: when the job has finished, it cannot be made again.
+        """Upload the model to where the next job master finds it: after the job has finished, it cannot be exported.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The model cannot be written.
         """
 
     def deliver(self) -> str:
-        """Bring report and model of a detached job to their places; return why that failed, empty where it did not."""
+        """Deliver report and model of a detached job; return why that failed, empty if it did not."""
 
 
 class OneMachine:
-    """All processes of a job are on this machine."""
+    """The host of a job whose processes are all on this machine."""
 
     def __init__(self, job_dir: JobDir) -> None:
         self._job_dir = job_dir
 
     def add_to(self, status: dict[str, Any]) -> dict[str, Any]:
-        """As of :class:`Host`."""
+        """Return the status unchanged."""
         return status
 
     def bring_model(self) -> None:
-        """Do nothing: the next master finds the model where it is."""
+        """Do nothing: the next master finds the model on this machine."""
 
     def deliver(self) -> str:
-        """As of :class:`Host`."""
+        """See :meth:`Host.deliver`."""
         return deliver_detached(self._job_dir)
 
 
 class Events:
-    """What the owner thread is told, from any thread; every :data:`LOOK_S` it looks at the time, however busy it is."""
+    """The queue of events for the owner thread, which also checks timers every :data:`LOOK_S`, however busy it is."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self._look_s = 0.0
 
     def put(self, *events: e.Event) -> None:
-        """Queue events, in order; never blocks."""
+        """Queue events in order, from any thread; never blocks."""
         for event in events:
             self._queue.put(event)
 
     def next(self) -> e.Event | None:
-        """Return the next event, waiting for it; None when it is time to look."""
+        """Wait for the next event and return it; None when it is time to check timers."""
         wait_s = self._look_s - time.monotonic()
         if wait_s > 0:
             try:
@@ -124,7 +122,7 @@ class Events:
 
 
 class Master:
-    """Owner of one job's membership and plans.
+    """The job master: owner of one job's state, connected to its members, clients, disk and resource manager.
 
     Parameters
     ----------
@@ -132,22 +130,22 @@ class Master:
     job_dir : JobDir
     resources : ResourceManager
     security : Security
-        What members and clients must prove.
+        Credentials that members and clients must have.
     watch : callable, optional
         Called with the state after each step, before its commands are executed (False) and after (True).
     server : BoundServer, optional
-        Where members and clients reach this master; by default a free port of the loopback interface.
+        The socket for members and clients; by default a free port of the loopback interface.
     log : StateLog, optional
-        What the masters of this job share; by default in its directory.
+        The log that the masters of this job share; by default in its directory.
     announcements : Announcements, optional
-        Say where this master listens; by default ``master.json`` in its directory.
+        Where to announce the address of this master; by default ``master.json`` in the job's directory.
     host : Host, optional
         By default one machine.
 
     Raises
     ------
     StorageError
-        Another process was master before this one, and did not leave what is needed to take over.
+        There was a job master before this one, and its state cannot be restored.
     """
 
     def __init__(
@@ -171,7 +169,7 @@ class Master:
         self._watch = watch
         self._host: Host = OneMachine(job_dir) if host is None else host
         self._ended: e.EndJob | None = None
-        beat_s = runtime.spec.member_timeout_s / BEATS
+        beat_s = runtime.spec.recovery.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
         self._job = LoggedJob(runtime, job_dir, log, announcements.generation, resources.adopt, self._pulse)
         self.events = Events()
@@ -179,7 +177,7 @@ class Master:
         self._notes = records.Notes(job_dir)
         self._exporter = Exporter(
             runtime,
-            NegotiatedVan(security, runtime.spec.van),
+            NegotiatedVan(security, runtime.spec.network.van),
             job_dir.model,
             self._host.bring_model,
             state,
@@ -197,17 +195,17 @@ class Master:
         self._containers = Containers(resources, runtime.spec, address, put, self._sessions, self._job.adopted)
         self._requests = Requests(runtime, self._job, put)
         service = JobMasterService(self._requests, self.status, put, runtime.manager)
-        self._face = Face(server, announcements, service)
-        # A member that does not come back is as lost as one that falls silent.
+        self._endpoint = Endpoint(server, announcements, service)
+        # Members of an earlier master that do not connect again count as silent.
         self._sessions.expect(r.seat for r in state.members.by_name.values() if r.address is not None)
 
     def status(self) -> dict[str, Any]:
-        """Return what ``eps status`` shows; from any thread."""
+        """Return what ``eps status`` shows; may be called from any thread."""
         with self._job.changed:
             found = records.status(self._runtime, self._job.state, 0.0, self._job.now())
             errors = [self._job.log.error, *self._notes.errors.values(), self._exporter.waits]
             silent_s = self._resources.silent_s()
-            hangs = silent_s >= self._runtime.spec.member_timeout_s
+            hangs = silent_s >= self._runtime.spec.recovery.member_timeout_s
             return self._host.add_to(
                 {
                     **found,
@@ -218,7 +216,7 @@ class Master:
             )
 
     def history(self, most: int) -> list[dict[str, Any]]:
-        """Return at most so many entries of the history, evenly spaced, with the latest; from any thread."""
+        """See :meth:`Requests.history_at_most`; may be called from any thread."""
         return self._requests.history_at_most(most)
 
     # ---- the owner thread
@@ -226,10 +224,10 @@ class Master:
     def run(self) -> int:
         """Serve until the job has ended; return the exit code."""
         state = self._job.state
-        self._face.listen(self._sessions)
-        metrics = records.serve_metrics(self._runtime.spec.metrics_port, self.status)
+        self._endpoint.listen(self._sessions)
+        metrics = records.serve_metrics(self._runtime.spec.monitoring.metrics_port, self.status)
         self._containers.listen()
-        self._face.announce(state.masters.generation)
+        self._endpoint.announce(state.masters.generation)
         self._checkpoints.begin(pending_name(state.checkpoints))
         self._pulse.start()
         self._execute(self._job.first_commands)
@@ -247,16 +245,16 @@ class Master:
         if metrics is not None:
             metrics.close()
         self._sessions.close()
-        self._face.close()
+        self._endpoint.close()
         self._notes.close()
-        # A snapshot that is being written ends first.
+        # Waits for a snapshot that is being written.
         with self._pulse.patience(SYNC_PATIENCE_S):
             self._job.log.close()
         self._pulse.stop()
         return self._finish()
 
     def _step_next(self) -> None:
-        """Take the next event, or look what time has brought."""
+        """Process the next event, or check timers: the status file, silent members, free capacity, the state's tick."""
         self._pulse.note()
         if (event := self.events.next()) is not None:
             self._step(event)
@@ -264,13 +262,13 @@ class Master:
         if self._notes.status_is_due(self._job.num_news):
             with self._pulse.patience(SYNC_PATIENCE_S):
                 self._notes.status(self.status())
-        self._containers.kill_silent(self._runtime.spec.member_timeout_s)
+        self._containers.kill_silent(self._runtime.spec.recovery.member_timeout_s)
         self._containers.look_for_room(self._job.state)
         if self._job.tick_is_due():
             self._step(e.Tick(self._resources.silent_s()))
 
     def _beat(self) -> None:
-        """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
+        """Send the supervisor a heartbeat with the job's progress; called on the thread of the pulse."""
         state = self._job.state
         clock = state.progress.completed
         patience_s = EXPORT_PATIENCE_S if state.state is JobState.EXPORTING else 0.0
@@ -298,7 +296,7 @@ class Master:
                 case e.ReleaseContainer(container_id):
                     self._containers.release(container_id)
                 case e.KillContainer(container_id):
-                    self._containers.kill(container_id, "other members cannot reach it")
+                    self._containers.kill(container_id, "other members cannot connect to it")
                 case e.Name(seat, name):
                     membership = self._job.state.membership
                     servers = () if membership is None else [membership.addresses[s] for s in membership.servers]
@@ -318,7 +316,7 @@ class Master:
                     self._containers.end()
 
     def _write_record(self, record: Mapping[str, Any], sync: bool) -> None:
-        logger.info("M %s", record)
+        logger.info("M %s", records.line_of(record))
         if sync:
             self._job.log.sync(self._job.now())
         self._notes.journal(record, sync=sync)
@@ -326,7 +324,7 @@ class Master:
     # ---- the end
 
     def _farewell(self) -> None:
-        """Wait until the members that were told to end have ended; the supervisor ends the rest."""
+        """Wait for members to exit; after :data:`FAREWELL_S` the supervisor kills the rest."""
         deadline = time.monotonic() + FAREWELL_S
         while self._containers and time.monotonic() < deadline:
             self._step_next()
@@ -352,7 +350,7 @@ class Master:
             self._ended = e.EndJob(JobState.FAILED, why_no_report(error, model, self._ended.reason))
 
     def _deliver(self) -> None:
-        """Bring report and model of a detached job to their places; where that fails, the job's end says so."""
+        """Deliver report and model of a detached job; add a failure to the job's reason."""
         assert self._ended is not None
         if failed := self._host.deliver():
             self._ended = replace(self._ended, reason="; ".join(filter(None, [self._ended.reason, failed])))
@@ -365,11 +363,11 @@ class Master:
 
 
 def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = None) -> int:
-    """Run the job master's process; ``watch`` as of :class:`Master`."""
+    """Run the job master's process; for ``watch`` see :class:`Master`."""
     prepare_process()
     job_dir = JobDir(context.job_dir)
     assert context.supervisor_fd is not None
-    most = Runtime.of_job(job_dir).spec.max_containers
+    most = Runtime.of_job(job_dir).spec.containers.max_containers
     supervisor = LocalResourceManager(context.supervisor_fd, most, context.running)
     try:
         return serve(job_dir, supervisor, context.entry_points, watch)
@@ -378,7 +376,7 @@ def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = N
 
 
 def prepare_process() -> None:
-    """Prepare a process for job masters."""
+    """Set up logging, malloc and the descriptor limit of a process for job masters."""
     set_up_logging()
     tune_malloc()
     raise_descriptor_limit()
@@ -397,11 +395,11 @@ def serve(
     ----------
     job_dir : JobDir
     supervisor : ResourceManager
-        Hears that the master lives and how the job ended; not closed.
+        Receives heartbeats and the outcome of the job; the caller closes it.
     entry_points : mapping
         Role -> ``module:function``.
     watch : callable, optional
-        As of :class:`Master`.
+        See :class:`Master`.
     made : callable
         Called with the master before it serves.
     """
@@ -416,8 +414,8 @@ def serve(
         made(master)
         return master.run()
     except (StorageError, ResourceError, ConfigError) as error:
-        logger.exception("M cannot go on")
-        resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
+        logger.exception("M failed")
+        resources.end_job(1, str(JobState.FAILED), f"the job master failed: {error}")
         return 1
     finally:
         if resources is not supervisor:

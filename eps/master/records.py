@@ -1,6 +1,6 @@
-"""What a job tells about itself: status, changes, history and the final report; its files for people; its metrics.
+"""Status, report, history and metrics of a job, as JSON from the master's state; files that show them.
 
-The values are plain JSON, read from the master's state, which nothing here changes.
+Nothing here changes the state.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from eps.system.metrics_text import Family, metric, text_of
 if TYPE_CHECKING:
     from eps.system.text_server import MetricsServer
 
-#: Changes that a status shows, the latest; the report has them all.
+#: Number of latest changes in a status; a report has all of them.
 MOST_CHANGES = 20
-#: What a status says of a resource manager that does not listen.
+#: Shown in the status if the resource manager does not respond.
 RESOURCES_HANG = (
-    "the resource manager has been silent for {silent_s:.0f} s: until it answers, nobody is added or replaced, and a "
-    "job master that is lost stays lost"
+    "the resource manager has been silent for {silent_s:.0f} s: until it responds, no worker or server can be added or "
+    "replaced, and a crashed job master is not restarted"
 )
-#: The status is left on disk this often, or after so many times as long as that took: it grows with the job.
+#: Interval between writes of the status file; at least ``NOTE_TIMES`` times as long as the last write took.
 NOTE_S, NOTE_TIMES = 2.0, 20
-#: Where nothing has happened meanwhile, so much later.
+#: Added to the interval while nothing happens.
 QUIET_NOTE_S = 10.0
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the servers counted, in units of (clock, split, partition)."""
+    """Counts of the servers, in units of (clock, split, partition)."""
 
     expected: int = 0
     applied: int = 0
-    #: At the partitions' last owners; what an owner refused after it had handed a partition over is not in it.
+    #: Counted by the last owners of the partitions; refusals by former owners are not included.
     duplicates_refused: int = 0
     lost: int = 0
     applied_twice: int = 0
@@ -73,12 +73,12 @@ class Ledger:
 
 
 def number(value: float) -> float | None:
-    """Return a value that JSON can say: None for one that is not finite."""
+    """Return ``value``, or None if it is not finite, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
 def metrics_of(runtime: Runtime, record: ClockRecord) -> dict[str, float | None]:
-    """Return the test metrics of a clock by name; empty where it was not evaluated."""
+    """Return the test metrics of a clock by name; empty if it was not evaluated."""
     if not record.evaluation:
         return {}
     found = EvalSums.from_vector(runtime.model, record.evaluation).summary()
@@ -86,7 +86,7 @@ def metrics_of(runtime: Runtime, record: ClockRecord) -> dict[str, float | None]
 
 
 def history_entry(runtime: Runtime, record: ClockRecord, started_s: float) -> dict[str, Any]:
-    """Return one line of the history; ``loss`` is that of training, of the test data it is ``test_loss``."""
+    """Return one entry of the history; ``loss`` is the training loss, ``test_loss`` that of the test data."""
     measured = metrics_of(runtime, record)
     return {
         "clock": record.clock,
@@ -97,7 +97,7 @@ def history_entry(runtime: Runtime, record: ClockRecord, started_s: float) -> di
 
 
 def loss_entry(loss: Loss) -> dict[str, Any]:
-    """Return one member that was lost, and what came of it."""
+    """Return the entry of one lost member, with the outcome of the recovery."""
     return {
         "name": loss.name,
         "reason": loss.reason,
@@ -109,23 +109,29 @@ def loss_entry(loss: Loss) -> dict[str, Any]:
 
 
 def went_back_entry(back: GoingBack) -> dict[str, Any]:
-    """Return when the job went back, where to, and why."""
+    """Return the entry of one rollback: when, to which clock, and why."""
     return {
         "clock": back.clock,
         "to_clock": back.to,
         "seconds": round(back.at_s, 6),
         "lost": dict(back.lost),
-        # Those of them whose parameters were lost with them.
+        # The lost members that held the only copy of parameters.
         "servers": list(back.servers),
         "unreadable": back.unreadable,
     }
 
 
 def evictions_entry(state: Job, most: int = 0) -> dict[str, Any]:
-    """Return what was announced to be taken away, and what became of it; of ``most`` members, the latest, unless 0.
+    """Return the evictions of a job: announced preemptions and their outcomes.
 
-    ``drain_s`` has, for each plan that drained members, the seconds from when it was asked to its release.  ``given``:
-    how many members of each role are missing because others were to get room that the job had.
+    ``drain_s`` has the seconds from request to release of each plan that drained members.  ``given`` has the number of
+    members of each role that the job has lent to other applications.
+
+    Parameters
+    ----------
+    state : Job
+    most : int
+        Number of latest evictions in ``members``; 0 for all.
     """
     plans = [p for p in state.plans.all.values() if p.change.operation is Operation.DRAIN and p.phase is Phase.RELEASED]
     taken = {str(p.plan_id): p.reached_s[Phase.RELEASED] - p.reached_s[Phase.QUEUED] for p in plans}
@@ -147,7 +153,7 @@ def _eviction_entry(eviction: evictions.Eviction) -> dict[str, Any]:
         "at_s": round(eviction.warned_s, 6),
         "deadline_s": round(eviction.deadline_s - eviction.warned_s, 6),
         "plan_id": eviction.plan_id,
-        # Until its container had been given back, or was gone.
+        # Until its container was released or had exited.
         "seconds": None if ended_s is None else round(ended_s - eviction.warned_s, 6),
     }
 
@@ -155,7 +161,7 @@ def _eviction_entry(eviction: evictions.Eviction) -> dict[str, Any]:
 def change_entry(
     plan: Plan, completed_s: Sequence[float], now_s: float, went_back_s: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Return one change of size: what was asked, how it went, what it cost."""
+    """Return the entry of one change of size: the request, its phases and its cost."""
     asked_s = plan.reached_s[Phase.QUEUED]
     begin_s = plan.reached_s.get(Phase.PROPOSED, asked_s)
     ended = plan.reached_s.get(Phase.RELEASED, plan.reached_s.get(Phase.ABORTED, now_s))
@@ -164,9 +170,9 @@ def change_entry(
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
         "asked_by": "job" if plan.purpose.own else "user",
-        # What for, where the job itself asked; else empty.
+        # Why the job itself requested it; empty if a user did.
         "purpose": _purpose(plan),
-        # The clock of one that was asked for beforehand.
+        # The clock of a change that --at requested.
         "asked_at": plan.asked_at,
         "asked": plan.change.asked,
         "names": [*plan.added, *plan.removed],
@@ -180,7 +186,7 @@ def change_entry(
         "bytes_moved": plan.bytes_moved,
         "pause_s": round(pause_s, 6),
         "slowdown_s": round(slowdown_s, 6),
-        # No iteration has ended since: the one under way may have been held up for longer than is known yet.
+        # False until an iteration has ended after the plan, because the current one may still be slowed down.
         "settled": plan.ended and bool(completed_s) and completed_s[-1] >= ended,
     }
 
@@ -190,14 +196,14 @@ def _went_back_s(state: Job) -> list[float]:
 
 
 def _purpose(plan: Plan) -> str:
-    """Return what the job itself asked for a change for; empty where a user or a scheduler did."""
+    """Return why the job itself requested a change; empty if a user or a scheduler did."""
     if not plan.purpose.own:
         return ""
     return str(Purpose.REPLACE if plan.purpose is Purpose.REGAIN else plan.purpose)
 
 
 def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
-    """Return a change that is on its way, with what it waits for, and for how long it has been in its phase."""
+    """Return the entry of an unfinished change, with what it waits for and its seconds in the current phase."""
     driver, waits_for = state.plans.flight.driver, ""
     if driver is not None and not plan.ended:
         waits_for = driver.waits_for() if driver.plan is plan else f"plan {driver.plan.plan_id}"
@@ -206,8 +212,19 @@ def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
     return {**found, "waits_for": waits_for, "waited_s": waited_s}
 
 
+def line_of(record: Mapping[str, Any]) -> str:
+    """Return a record of the journal as a log line: ``plan plan_id=2 phase=copied``; no time, the log has its own."""
+    told = {name: value for name, value in record.items() if name not in ("kind", "at_s") and value not in ("", [], ())}
+    return " ".join([str(record["kind"]), *(f"{name}={_plain(value, ',')}" for name, value in told.items())])
+
+
+def _plain(value: Any, between: str) -> str:
+    """Return a value as one word; lists in a list are joined by colons."""
+    return (between.join(_plain(each, ":") for each in value) or "-") if isinstance(value, list | tuple) else str(value)
+
+
 def membership_entry(membership: Membership) -> dict[str, Any]:
-    """Return one committed membership."""
+    """Return the entry of one committed membership."""
     return {
         "version": membership.version,
         "from_clock": membership.from_clock,
@@ -232,7 +249,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "name": runtime.name,
         "state": str(state.state),
         "reason": state.reason or (state.waits_for(now_s) if membership is None else ""),
-        # Of a job that runs, they are of now.
+        # None: the status of a running job is current.
         "as_of_s": None,
         "clock": clock,
         "iterations": total,
@@ -250,7 +267,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "changes": [change_entry(p, completed_s, now_s, went_back_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.recovery.losses[-MOST_CHANGES:]],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back[-MOST_CHANGES:]],
-        # Why no member takes over from those that were lost.
+        # Why the recovery of lost members waits.
         "recovery_waits_for": state.waits_for(now_s) if membership is not None else "",
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that are missing because they were not granted in time at the start.
@@ -265,7 +282,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
 
 
 def checkpoints_entry(state: Job) -> dict[str, Any]:
-    """Return how checkpoints go: how many, the latest, what one waits for, and why the last one failed, if it did."""
+    """Return the state of checkpoints: counts, the latest, what a pending one waits for, the latest error."""
     driver = state.checkpoints
     return {
         **driver.counts,
@@ -291,22 +308,22 @@ def _member(state: Job, name: str, role: Role, holds: list[int], now_s: float, r
         "role": str(role),
         "tier": str(record.tier),
         "container": record.container,
-        # Below 0 where the deadline was not kept.
+        # Below 0 after the deadline.
         "evicted_in_s": None if eviction is None else round(eviction.deadline_s - now_s, 3),
-        # As words after the container's name.
+        # Reads as a predicate of the container: "is preempted".
         "evicted_because": "" if eviction is None else eviction.reason,
-        # YARN does not tell it: until the process itself has, the number is one of its container's.
+        # YARN reports no process ids: known once the process has registered.
         "pid": record.pid if record.address or runs_on != "yarn" else 0,
         "host": record.address.host if record.address else "",
         "port": record.address.port if record.address else 0,
         "holds": holds,
-        # Who else is there that it sends data to, and which way.
+        # Peer -> transport to it.
         "ways": {peer: way for peer, way in sorted(record.ways.items()) if peer in state.members.by_name},
     }
 
 
 def ledger_entry(runtime: Runtime, ledger: Ledger | None) -> dict[str, int | None]:
-    """Return the ledger; of a job that was not exported only what is expected: the servers were not asked."""
+    """Return the ledger; without an export, only the expected count is known."""
     if ledger is not None:
         return dataclasses.asdict(ledger)
     settings = runtime.settings
@@ -340,7 +357,7 @@ def report(
     if test_metrics:
         metrics["test"] = {name: number(value) for name, value in test_metrics.items()}
     elif (evaluated := state.progress.evaluated) is not None:
-        # It ended early: the best that is known, as its status said.
+        # The job ended early: the latest evaluation.
         metrics["test"] = metrics_of(runtime, evaluated)
     return {
         "name": runtime.name,
@@ -362,16 +379,16 @@ def report(
             "p99": round(percentile(lasted, 0.99), 6),
             "total": round(sum(lasted), 6),
         },
-        # Unlike the above with what came before the first iteration and after the last.
+        # Includes the time before the first iteration and after the last.
         "elapsed_s": round(now_s - started_s, 3),
         "membership": [membership_entry(v) for v in state.members.memberships],
-        # Of SSP and ASP sums are never reproducible.
-        "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
+        # Always false for SSP and ASP.
+        "settings": {**runtime.spec.values(), "reproducible": runtime.settings.reproducible},
     }
 
 
 class Notes:
-    """Files of a job's directory; what cannot be written does not stop the job, and is shown.
+    """Status, report and journal in a job's directory.  A failed write does not stop the job; the status shows it.
 
     Parameters
     ----------
@@ -381,12 +398,12 @@ class Notes:
     def __init__(self, job_dir: JobDir) -> None:
         self._job_dir = job_dir
         self._journal: Journal | None = None
-        #: What cannot be written -> why.
+        #: ``status`` or ``journal`` -> why it cannot be written.
         self.errors: dict[str, str] = {}
         self._status_due_s, self._num_news = 0.0, -1
 
     def status_is_due(self, num_news: int) -> bool:
-        """Return whether the status is to be left on disk again; ``num_news`` counts what has happened to the job."""
+        """Return whether to write the status again; ``num_news`` counts the events of the job."""
         due_s = self._status_due_s if num_news != self._num_news else self._status_due_s + QUIET_NOTE_S
         if time.monotonic() < due_s:
             return False
@@ -394,7 +411,7 @@ class Notes:
         return True
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Leave the status on disk, for clients that ask after a job whose processes were killed."""
+        """Write the status file, which clients read after the job's processes were killed."""
         began_s = time.monotonic()
         noted = json.dumps({**status, "as_of_s": round(time.time(), 3)}).encode("ascii")
         try:
@@ -406,12 +423,12 @@ class Notes:
         self._status_due_s = ended_s + max(NOTE_S, NOTE_TIMES * (ended_s - began_s))
 
     def report(self, report: Mapping[str, Any]) -> None:
-        """Leave the final report.
+        """Write the final report.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The report cannot be written.
         """
         write_json_atomic(self._job_dir.report, report, sync=False)
 
@@ -424,7 +441,7 @@ class Notes:
             self._note("journal")
         except StorageError as error:
             self._note("journal", error)
-            # Opened again, it knows what is on disk.
+            # Opening it again finds the end of what is on disk.
             self.close()
 
     def close(self) -> None:
@@ -437,57 +454,57 @@ class Notes:
         if error is None:
             self.errors.pop(what, None)
         elif what not in self.errors:
-            logger.error("M goes on without the %s: %s", what, error)
+            logger.error("M the %s cannot be written; training continues: %s", what, error)
             self.errors[what] = str(error)
 
 
 def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> MetricsServer | None:
-    """Serve a job's metrics; return None where none are wanted, and where the port cannot be had, which is logged.
+    """Serve a job's metrics for Prometheus; return None if disabled, or if the port cannot be used, which is logged.
 
     Parameters
     ----------
     port : int
-        0 takes any that is free; below 0 none are wanted.
+        0 takes a free port; below 0 disables metrics.
     status : callable
         Called from any thread.
     """
     if port < 0:
         return None
-    # Hardly any job needs it, and every job master would wait for it.
+    # Imported only if needed: it would slow the start of every job master.
     from eps.system.text_server import MetricsServer
 
     try:
         server = MetricsServer(port, lambda: job_metrics(status()))
     except ResourceError as error:
-        # Monitoring is no reason to stop.
-        logger.error("M serves no metrics: %s", error)
+        # A job must not fail because of its monitoring.
+        logger.error("M metrics are not served: %s", error)
         return None
     logger.info("M serves metrics at http://127.0.0.1:%d/metrics", server.port)
     return server
 
 
 def job_metrics(status: Mapping[str, Any]) -> str:
-    """Return what Prometheus reads of a job.
+    """Return the metrics of a job in the text format of Prometheus.
 
     Parameters
     ----------
     status : mapping
-        As of :func:`status`, with ``generation``.
+        The result of :func:`status`, with ``generation``.
     """
     job = str(status["name"])
     checkpoints = status["checkpoints"]
     families = [
         metric("eps_job_info", "gauge", "The job and its state.", 1, job=job, state=str(status["state"])),
         metric("eps_clock", "gauge", "Iterations completed.", status["clock"], job=job),
-        metric("eps_iterations", "gauge", "Iterations to do.", status["iterations"], job=job),
+        metric("eps_iterations", "gauge", "Iterations of the job.", status["iterations"], job=job),
         metric("eps_iteration_seconds", "gauge", "Seconds of an iteration, smoothed.", status["iteration_s"], job=job),
-        metric("eps_elapsed_seconds", "gauge", "Seconds since the job began.", status["elapsed_s"], job=job),
+        metric("eps_elapsed_seconds", "gauge", "Seconds since the job started.", status["elapsed_s"], job=job),
         metric("eps_workers", "gauge", "Workers that take part.", status["workers"], job=job),
         metric("eps_servers", "gauge", "Servers that take part.", status["servers"], job=job),
         metric("eps_membership_version", "gauge", "Changes of members so far.", status["membership_version"], job=job),
         metric("eps_master_generation", "gauge", "Job masters that the job has had.", status["generation"], job=job),
-        metric("eps_plans_waiting", "gauge", "Changes of size that wait.", len(status["queued"]), job=job),
-        metric("eps_checkpoints_total", "counter", "Checkpoints that are whole.", checkpoints["complete"], job=job),
+        metric("eps_plans_waiting", "gauge", "Queued changes of size.", len(status["queued"]), job=job),
+        metric("eps_checkpoints_total", "counter", "Completed checkpoints.", checkpoints["complete"], job=job),
         metric("eps_checkpoints_failed_total", "counter", "Checkpoints that failed.", checkpoints["failed"], job=job),
         metric("eps_checkpoint_bytes", "gauge", "Size of the latest checkpoint.", checkpoints["size_bytes"], job=job),
     ]

@@ -1,9 +1,8 @@
-"""The job master's line to its resource manager: containers, beats of the owner thread, and the last word.
+"""The job master and its resource manager: containers, and heartbeats of the owner thread.
 
-The owner thread requests containers and gives them back; another thread hears what becomes of them.  A third one beats
-while the owner thread works or waits for the disk.  So a beat does not wait behind the orders of a large job, and a
-disk that stalls costs time but not the master.  A process that is stopped, or whose owner thread hangs, does not beat:
-the supervisor starts the next master.
+The owner thread requests and releases containers; a second thread receives events about them.  A third sends heartbeats
+while the owner thread works or waits for the disk.  So neither many orders nor a slow disk delay a heartbeat.  If the
+process is stopped or its owner thread hangs, heartbeats stop and the supervisor starts the next master.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from eps.errors import EpsError
 from eps.master.sessions import Sessions
 from eps.spec.job_spec import JobSpec
 
-#: The resource manager is waited for so long at a time, in seconds: that it is closed wakes nobody.
+#: Longest wait for events of the resource manager, in seconds: closing it does not wake the thread.
 WAIT_S = 2.0
 
 logger = logging.getLogger(__name__)
 
 
 class Containers:
-    """What a job has requested and not seen the end of.
+    """The containers that a job has requested and that have not ended.
 
     Parameters
     ----------
     resources : ResourceManager
     spec : JobSpec
     address : str
-        Where the job's master listens.
+        Address of the job's master.
     put : callable
         Takes events; never blocks.
     sessions : Sessions
     adopted : iterable of str
-        Containers that run already.
+        Containers that already run.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Containers:
         self._resources, self._spec, self._address = resources, spec, address
         self._put, self._sessions = put, sessions
         self._there = set(adopted)
-        #: The job has ended: nothing is heard of any more once all containers have.
+        #: The job has ended; once all containers have, too, the thread stops.
         self._ends = False
 
     def __bool__(self) -> bool:
@@ -79,43 +78,43 @@ class Containers:
             ContainerRequest(
                 container_id,
                 "+".join(sorted(roles)),
-                sum(self._spec.number_by_role("memory_mb", role) for role in roles),
-                sum(self._spec.number_by_role("vcores", role) for role in roles),
+                sum(self._spec.containers.memory_of(role) for role in roles),
+                sum(self._spec.containers.vcores_of(role) for role in roles),
                 env={"EPS_MASTER_ADDRESS": self._address},
             )
         )
 
     def release(self, container_id: str) -> None:
-        """Give a container back; its process ends by itself as well, where the resource manager cannot reach it."""
-        self._sessions.dismiss(container_id, "the job does not count on this process any more")
+        """Release a container, and order its process to exit, since the resource manager may not reach it."""
+        self._sessions.dismiss(container_id, "the job no longer uses this process")
         self._resources.release(container_id)
 
     def kill(self, container_id: str, why: str) -> None:
-        """Kill a container, whose process is told why where it can be told."""
+        """Kill a container; send its process the reason if it has a session."""
         self._sessions.dismiss(container_id, f"declared lost: {why}")
         self._resources.kill(container_id)
 
     def kill_silent(self, timeout_s: float) -> None:
-        """Give up the members that hang, and kill them: what they still did could harm."""
+        """Count silent members as lost and kill them, so that they do no harm if they continue."""
         for seat, reason in self._sessions.silent(timeout_s):
             if not self._ends:
-                logger.warning("M %s %s: it is lost", seat, reason)
+                logger.warning("M %s %s: it counts as lost", seat, reason)
                 self._put(e.MemberLost(seat, reason))
                 self.kill(container_of(seat), f"it {reason}")
 
     def look_for_room(self, state: Job) -> None:
-        """Let a job that has made room for others grow back when no other application wants that room any more."""
+        """Report free capacity to a job that has lent members to other applications, so that it reclaims them."""
         if state.looks_for_room:
             fits = {Role(role): number for role, number in self._resources.room().items() if number}
             if fits:
                 self._put(e.RoomSeen(fits))
 
     def listen(self) -> None:
-        """Hear of containers until :meth:`end`, on a thread."""
+        """Start the thread that receives events about containers until :meth:`end`."""
         threading.Thread(target=self._listen, name="resources", daemon=True).start()
 
     def end(self) -> None:
-        """The job has ended: listen only until all containers have, too."""
+        """Note the end of the job: receive events only until all containers have ended."""
         self._ends = True
 
     def _listen(self) -> None:
@@ -124,13 +123,12 @@ class Containers:
                 self._resources.wait(WAIT_S)
                 self._take(self._resources.poll())
         except Exception as error:
-            # Closed at the end of the job; before it no containers are given any more, as where the supervisor has
-            # gone, which takes this process along.
+            # At the end of the job it is closed.  Before that, the job can get no more containers.
             if self._ends:
                 return
             reason = str(error)
             if not isinstance(error, EpsError):
-                logger.exception("M the resource manager cannot be listened to")
+                logger.exception("M the resource manager failed unexpectedly")
                 reason = f"the resource manager failed unexpectedly: {type(error).__name__}: {error}"
             self._put(e.ResourcesLost(reason))
 
@@ -147,48 +145,48 @@ class Containers:
                     self._sessions.forget(container_id)
                     self._put(e.ContainerExited(container_id, event.reason, event.taken))
                 case EvictionWarning(container_id, deadline_s, reason, for_others):
-                    logger.warning("M container %s %s: it has %.1f s", container_id, reason or TAKEN_AWAY, deadline_s)
+                    logger.warning("M container %s %s: %.1f s left", container_id, reason or TAKEN_AWAY, deadline_s)
                     warned.append(e.ContainerWarning(container_id, deadline_s, reason, for_others))
         if warned:
             self._put(e.ContainersWarned(tuple(warned)))
 
 
 class Pulse:
-    """Beats as long as the owner thread gets on.
+    """Heartbeats to the supervisor while the owner thread makes progress.
 
     Parameters
     ----------
     beat : callable
-        Tells the supervisor; called on a thread of its own.
+        Sends a heartbeat; called on the thread of the pulse.
     beat_s : float, seconds
-        Between two looks at the owner thread.
+        Interval between checks of the owner thread.
     """
 
     def __init__(self, beat: Callable[[], None], beat_s: float) -> None:
         self._beat, self._beat_s = beat, beat_s
         self._acts, self._seen = 0, -1
-        #: Until when the owner thread may do nothing; it waits for the disk meanwhile.
+        #: Until then the owner thread may wait for the disk.
         self._patient_until_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        """Beat at once and from now on, until :meth:`stop`."""
+        """Send heartbeats from now on, until :meth:`stop`."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more; harmless before :meth:`start`."""
+        """Send no more heartbeats; may be called before :meth:`start`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def note(self) -> None:
-        """Count one thing that the owner thread has done: an event, a command."""
+        """Count one step of the owner thread: an event or a command."""
         self._acts += 1
 
     @contextmanager
     def patience(self, most_s: float) -> Iterator[None]:
-        """Beat while the owner thread waits, but for no longer than ``most_s``: what takes no end then is a hang."""
+        """Send heartbeats while the owner thread waits; after ``most_s`` seconds it counts as hung."""
         self._patient_until_s = time.monotonic() + most_s
         try:
             yield
@@ -197,13 +195,13 @@ class Pulse:
             self._acts += 1
 
     def look(self) -> None:
-        """Beat where the owner thread has done something since the last look, or waits for the disk."""
+        """Send a heartbeat if the owner thread has made progress since the last check, or waits for the disk."""
         if self._acts != self._seen or time.monotonic() < self._patient_until_s:
             self._seen = self._acts
             self._beat()
 
     def _run(self) -> None:
-        # At once: a master that is killed soon has told how far the job is, and does not count as one without progress.
+        # At once: a master that is killed soon afterwards has then reported the job's progress.
         self.look()
         while not self._stop.wait(self._beat_s):
             self.look()

@@ -1,6 +1,6 @@
-"""A job master's face: where it listens, who is told of that, and what clients ask of it.
+"""The gRPC service of a job master, and the announcement of its address.
 
-A request comes in on a thread of its own.  The owner thread answers it, or it is read from the state under its lock.
+Each request arrives on its own thread.  The owner thread answers changes; reads take the lock of the state.
 
 Source: EPS §5.2 (addServers, addWorkers, removeServers, removeWorkers, called by H-scheduler).
 """
@@ -33,34 +33,34 @@ from eps.storage.atomic import json_object, read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 
 ANSWER_TIMEOUT_S = 30.0
-#: Progress is sent at most this often, and so often where nothing happens: a status says more than the job's state.
+#: Shortest and longest interval between two messages to a watching client; a status also shows elapsed times.
 WATCH_INTERVAL_S, QUIET_INTERVAL_S = 0.2, 5.0
 LONGEST_WAIT_S = 3600.0
-#: What is kept of the reason to end a job, in characters.
+#: Longest reason of a kill, in characters; the rest is cut.
 MOST_REASON = 1000
-#: History entries of one message to a client that watches.
+#: History entries in one message to a watching client.
 MOST_ENTRIES = 1000
 
 
 class Announcements:
-    """What the masters of a job say of where they listen: a file of its directory, and of the store that hosts share.
+    """The file with the address of a job's master, in the job's directory and in the store that its hosts share.
 
     Parameters
     ----------
     job : JobDir
     shared : Storage, optional
-        The store, where processes of the job run on several hosts.
+        The store, if processes of the job run on several hosts.
 
     Raises
     ------
     StorageError
-        What the last one said cannot be read.
+        The latest announcement cannot be read.
     """
 
     def __init__(self, job: JobDir, shared: Storage | None = None) -> None:
         self._job = job
         self._shared = shared
-        #: Generation of the last one that was announced, 0 before the first.
+        #: Generation of the latest announced master; 0 before the first.
         self.generation = int(self._last().get("generation", 0))
 
     def _last(self) -> Mapping[str, Any]:
@@ -72,12 +72,12 @@ class Announcements:
             return json_object(file.read(), self._shared.describe(MASTER_FILE))
 
     def add(self, place: Mapping[str, Any]) -> None:
-        """Say where the job's master listens.
+        """Announce the address of the job's master.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The announcement cannot be written.
         """
         write_json_atomic(self._job.master_json, place, sync=False)
         if self._shared is not None:
@@ -86,7 +86,7 @@ class Announcements:
 
 
 def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Announcements]:
-    """Return where a job's master is to listen, and where it says so; None where it is as of a job of one host.
+    """Return the server of a job's master, None for a job on one host, and where it announces its address.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Ann
     part = job.record().yarn
     if part.broker is None or not part.shared:
         return None, Announcements(job)
-    # Only who needs another store waits for the import.
+    # Imported only if needed: it is slow.
     from eps.storage.locations import open_storage
 
     announcements = Announcements(job, open_storage(part.shared))
@@ -106,7 +106,7 @@ def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Ann
 
 
 class Requests:
-    """What clients ask of a job.
+    """Requests of clients: changes go to the owner thread, reads to the state.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Requests:
         self._runtime, self._job, self._put = runtime, job, put
         self._state, self._changed = job.state, job.changed
         self._answers: dict[str, e.Answer] = {}
-        #: Request id -> how many wait for its answer.
+        #: Request id -> number of calls that wait for its answer.
         self._asked: dict[str, int] = {}
 
     def ask(self, event: e.Event, request_id: str, timeout_s: float) -> e.Answer:
@@ -129,9 +129,9 @@ class Requests:
         Raises
         ------
         EpsError
-            The refusal.
+            The job refuses the request.
         DeadlineError
-            No answer in time.
+            There is no answer in time.
         """
         with self._changed:
             self._asked[request_id] = self._asked.get(request_id, 0) + 1
@@ -150,24 +150,24 @@ class Requests:
         return answer
 
     def answer(self, answer: e.Answer) -> None:
-        """Give an answer to those that wait for it; on the owner thread."""
+        """Pass an answer to the calls that wait for it; called on the owner thread."""
         with self._changed:
             if answer.request_id in self._asked:
                 self._answers[answer.request_id] = answer
             self._changed.notify_all()
 
     def history_after(self, clock: int) -> tuple[list[dict[str, Any]], bool]:
-        """Return (the next history entries after ``clock``, whether there will be no more)."""
+        """Return (the next history entries after ``clock``, whether they are the last)."""
         first = max(0, clock + 1)
         with self._changed:
             history = self._state.progress.history
             found = history[first : first + MOST_ENTRIES]
             ended = self._state.state in ENDED_STATES and len(history) <= first + MOST_ENTRIES
-        # Outside the lock: the owner thread must not wait for texts.
+        # Outside the lock: formatting must not delay the owner thread.
         return [records.history_entry(self._runtime, record, 0.0) for record in found], ended
 
     def history_at_most(self, most: int) -> list[dict[str, Any]]:
-        """Return at most so many entries of the history, evenly spaced, with the latest."""
+        """Return at most ``most`` entries of the history, evenly spaced, including the latest."""
         with self._changed:
             history = self._state.progress.history
             found = history[:: -max(1, -(-len(history) // most))]
@@ -175,14 +175,14 @@ class Requests:
 
     @property
     def num_news(self) -> int:
-        """Counts what has happened to the job."""
+        """Number of events that may have changed the status."""
         return self._job.num_news
 
     def wait_for_news(self, clock: int, num_news: int, still_wanted: Callable[[], bool]) -> None:
-        """Wait until there is something to tell a client that knows the history up to ``clock``, and so much news.
+        """Wait until a client that has the history up to ``clock`` and the status of ``num_news`` needs an update.
 
-        The end of the job, and more history than one message takes, are told at once; else it takes
-        :data:`WATCH_INTERVAL_S` at least, and :data:`QUIET_INTERVAL_S` at most.
+        Return at once if the job has ended, or if more history is left than one message takes.  Otherwise wait
+        :data:`WATCH_INTERVAL_S` at least and :data:`QUIET_INTERVAL_S` at most.
         """
 
         def at_once() -> bool:
@@ -199,7 +199,7 @@ class Requests:
             self._job.num_waiting -= 1
 
     def wake(self) -> None:
-        """Have the threads that wait look whether their clients are still there."""
+        """Wake the waiting threads, so that they notice disconnected clients."""
         with self._changed:
             self._changed.notify_all()
 
@@ -224,7 +224,7 @@ class Requests:
 
 
 class JobMasterService(JobMasterServicer):
-    """The gRPC face of a job master; only translates.
+    """The gRPC service of a job master; it translates messages to :class:`Requests`.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class JobMasterService(JobMasterServicer):
     put : callable
         Takes events; never blocks.
     manager : str
-        The scheduler that alone may change the job's size; empty: any client may.
+        Name of the scheduler that alone may change the job's size; empty if any client may.
     """
 
     def __init__(
@@ -275,25 +275,25 @@ class JobMasterService(JobMasterServicer):
         manager = self._manager
         if manager and request.manager != manager and not request.dry_run:
             raise PlanError(
-                f"{change.operation}: only {manager} changes the size of this job, as its containers are what it "
-                "grants; a job that is started by itself has a size of its own"
+                f"{change.operation}: only {manager} changes the size of this job; a job that you start yourself has "
+                "no scheduler"
             )
         check_change(change)
         if not request.request_id and not request.dry_run:
-            raise PlanError(f"{change.operation}: request_id is empty, but must name the request: a repeat counts once")
+            raise PlanError(f"{change.operation}: request_id is empty, but must name the request: a retry counts once")
         check_request_id(request.request_id)
         event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run)
         answer = self._requests.ask(event, event.request_id, ANSWER_TIMEOUT_S)
         return pb.ChangeReply(plan_id=answer.plan_id, text=answer.text)
 
     def Cancel(self, request: pb.CancelRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
-        """Abort a plan that is not committed."""
+        """Abort a plan that is not committed yet."""
         event = e.CancelRequested(uuid.uuid4().hex, request.plan_id)
         answer = self._requests.ask(event, event.request_id, ANSWER_TIMEOUT_S)
         return pb.ChangeReply(plan_id=answer.plan_id)
 
     def GetPlan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
-        """Return a plan, after waiting for its end if asked to."""
+        """Return a plan; wait for its end for at most ``wait_s``."""
         if not 0 <= request.wait_s <= LONGEST_WAIT_S:
             raise ConfigError(f"wait_s is {request.wait_s}, but must be between 0 and {LONGEST_WAIT_S:g}")
         plan, ended = self._requests.wait_for_plan(request.plan_id, request.wait_s, context.is_active)
@@ -315,7 +315,7 @@ class JobMasterService(JobMasterServicer):
         while context.is_active():
             num_news = self._requests.num_news
             entries, ended = self._requests.history_after(after)
-            # Not before: the last status that is sent is that of the end.
+            # The status is read after the history, so that the last one sent is final.
             yield pb.ProgressUpdate(
                 status_json=json.dumps(self._status()), history_json=[json.dumps(entry) for entry in entries]
             )
@@ -326,8 +326,8 @@ class JobMasterService(JobMasterServicer):
             self._requests.wait_for_news(after, num_news, context.is_active)
 
 
-class Face:
-    """What members and clients of a job reach: its master's server, which is announced.
+class Endpoint:
+    """The gRPC server of a job master and the announcement of its address.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ class Face:
         self._server: grpc.Server | None = None
 
     def listen(self, sessions: Sessions) -> None:
-        """Take the requests of clients, and the sessions of members, from now on."""
+        """Start to serve clients and members."""
 
         def register(server: grpc.Server) -> None:
             add_JobMasterServicer_to_server(self.service, server)
@@ -350,11 +350,11 @@ class Face:
         self._server = self._bound.start(register)
 
     def announce(self, generation: int) -> None:
-        """Say where the master of that generation listens; raises as :meth:`Announcements.add`."""
+        """Announce the address of the master of ``generation``; errors are those of :meth:`Announcements.add`."""
         place = self._bound.address
         self._announcements.add({"host": place.host, "port": place.port, "pid": os.getpid(), "generation": generation})
 
     def close(self) -> None:
-        """Listen no more; what is being answered has two seconds."""
+        """Stop the server; calls in progress get two seconds."""
         if self._server is not None:
             self._server.stop(0.5).wait(2.0)

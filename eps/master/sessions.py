@@ -1,4 +1,4 @@
-"""The job master's end of the members' sessions: reports in, orders out, and who has not been heard of for too long."""
+"""The job master's end of the members' sessions: it receives reports, sends orders and notices silent members."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from eps.net.control.report_queue import BEAT_S
 from eps.net.messages.codec import order_to_pb, report_from_pb
 from eps.pb import control_pb2 as pb
 
-#: No report is taken to be older than this when it arrives.
+#: Limit of the age that a report claims on arrival.
 OLDEST_REPORT_S = 60.0
 
 logger = logging.getLogger(__name__)
 
 
-class _Line:
+class _Stream:
     """One stream of one container.
 
-    What it reports is kept until the job has named the container: it is read all the same, for a member that
-    says something is not silent, however long its master takes.
+    Reports are buffered until the job has named the container.  They are still read at once, because reading them shows
+    that the member is alive.
 
     Parameters
     ----------
     put : callable
-        Takes what counts, in order; never blocks.
+        Takes events, in order; never blocks.
     """
 
     def __init__(self, put: Callable[..., None]) -> None:
@@ -44,11 +44,11 @@ class _Line:
         self._put = put
         self._lock = threading.Lock()
         self._admitted = self._ended = False
-        #: What was reported before the job named the container.
+        #: Reports that arrived before the job named the container.
         self._early: list[e.Event] = []
 
     def admit(self) -> None:
-        """Let count what the container reports, with what it has reported; harmless when repeated."""
+        """Pass on the container's reports from now on, and the buffered ones; idempotent."""
         with self._lock:
             if not self._ended:
                 self._admitted = True
@@ -56,7 +56,7 @@ class _Line:
                 self._early = []
 
     def take(self, events: list[e.Event]) -> bool:
-        """Pass on what was reported, or keep it until it counts; return False where it never will."""
+        """Pass on or buffer reports; return False if the stream has ended and drops them."""
         with self._lock:
             if self._ended:
                 return False
@@ -67,16 +67,16 @@ class _Line:
             return True
 
     def end(self) -> None:
-        """End the stream when everything queued has been sent; nothing more that comes from it counts."""
+        """Close the stream once all queued orders are sent; drop later reports."""
         with self._lock:
             self._ended, self._early = True, []
         self.outgoing.put(None)
 
 
 class Sessions:
-    """Streams of all members: reports become events, orders go to their members.
+    """The streams of all members: reports become events, orders go to their members.
 
-    An order to many is serialised once, and its bytes are shared: those of a membership grow with the job.
+    An order to many members is serialised once, because a membership grows with the job.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ class Sessions:
     job_json : str
         The job's settings, sent with the welcome.
     author : Masters
-        Says the generation of this master, and the events that it has taken in.
+        Has the generation of this master and the number of events that it has processed.
     now : callable
-        Seconds, steady.
+        Returns seconds of a monotonic clock.
     beat_s : float, seconds
-        A member that nothing is said to hears this often that its master is alive.
+        Interval of heartbeats to a member that gets no orders.
     """
 
     def __init__(
@@ -106,15 +106,15 @@ class Sessions:
         self._now = now
         self._beat_s = beat_s
         self._lock = threading.Lock()
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _Stream] = {}
         self._seat_of: dict[MemberId, str] = {}
         self._watch = SilenceWatch()
-        #: Kind -> the last order of that kind, its wire form, and that with generation and step of its author.
+        #: Kind -> the last order of that kind, its bytes, its author's (generation, step), its bytes with both.
         self._serialised: dict[type[Order], tuple[Order, bytes, tuple[int, int], bytes]] = {}
 
     def register(self, server: grpc.Server) -> None:
-        """Answer the members' streams at ``server``."""
-        # As in control_pb2_grpc, but for what sends orders: they are bytes already.
+        """Add the members' service to ``server``."""
+        # Unlike the generated code it sends orders that are already bytes.
         attach = grpc.stream_stream_rpc_method_handler(self.Attach, pb.Reports.FromString)
         service = pb.DESCRIPTOR.services_by_name["MemberSession"].full_name
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {"Attach": attach})])
@@ -130,7 +130,7 @@ class Sessions:
                 f"this job master is of generation {self._author.generation}; {hello.name or hello.container_id} has "
                 f"heard of generation {hello.generation}"
             )
-        line, container_id = _Line(self._put), hello.container_id
+        line, container_id = _Stream(self._put), hello.container_id
         with self._lock:
             before, self._lines[container_id] = self._lines.get(container_id), line
             self._watch.attached(container_id, self._now())
@@ -157,9 +157,9 @@ class Sessions:
                     del self._lines[container_id]
                     self._watch.broke(container_id, self._now())
 
-    def _read(self, container_id: str, line: _Line, first: Iterable[pb.Report], reports: Iterator[Any]) -> None:
+    def _read(self, container_id: str, line: _Stream, first: Iterable[pb.Report], reports: Iterator[Any]) -> None:
         try:
-            # The hello has been noted with the stream.
+            # The reports that came with the hello.
             self._receive(line, first)
             for batch in reports:
                 with self._lock:
@@ -167,7 +167,7 @@ class Sessions:
                 if not self._receive(line, batch.reports):
                     break
         except ProtocolError as error:
-            logger.warning("M %s said something that is no report: %s", container_id, error)
+            logger.warning("M %s sent an invalid report: %s", container_id, error)
         except grpc.RpcError as error:
             logger.debug("M the session of %s broke: %s", container_id, error)
         except Exception:
@@ -175,14 +175,14 @@ class Sessions:
             logger.debug("M the session of %s ended", container_id, exc_info=True)
         line.outgoing.put(None)
 
-    def _receive(self, line: _Line, reports: Iterable[pb.Report]) -> bool:
-        # A member's word about time is taken within reason only: the history must stay a history.
+    def _receive(self, line: _Stream, reports: Iterable[pb.Report]) -> bool:
+        # The claimed age is limited, so that a wrong one cannot distort the history.
         return line.take(
             [e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports]
         )
 
     def name(self, seat: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
-        """Tell a registered process its name, the job's settings, and where the servers are."""
+        """Send a registered process its name, the job's settings and the addresses of the servers."""
         with self._lock:
             self._seat_of[name] = seat
             line = self._lines.get(seat)
@@ -196,7 +196,7 @@ class Sessions:
             line.admit()
 
     def send(self, to: MemberId, order: Order) -> None:
-        """Queue an order; one for a member without a session is dropped, and derived again when it connects."""
+        """Queue an order; without a session it is dropped, and derived again when the member connects."""
         with self._lock:
             seat = self._seat_of.get(to, "")
             line = self._lines.get(seat)
@@ -207,9 +207,9 @@ class Sessions:
             line.outgoing.put(self._order(order))
 
     def dismiss(self, container_id: str, reason: str) -> None:
-        """Tell a process that the job does not count on any more to end itself, where it can be told.
+        """Order a process that the job no longer uses to exit, if it has a session; ignore its further reports.
 
-        Nothing that it says counts from now on.  One that attaches later registers again, and is dismissed again.
+        If it connects again, it registers again and is dismissed again.
         """
         with self._lock:
             lines = [self._lines.pop(seat) for seat in list(self._lines) if container_of(seat) == container_id]
@@ -219,16 +219,15 @@ class Sessions:
             line.end()
 
     def expect(self, seats: Iterable[str]) -> None:
-        """Count on these to attach: members that an earlier master knew."""
+        """Expect members that an earlier master knew to connect; those that do not count as silent."""
         with self._lock:
             for seat in seats:
                 self._watch.expect(seat, self._now())
 
     def forget(self, container_id: str) -> None:
-        """A container has ended: its silence means nothing.
+        """Stop watching a container that has ended, and order its process to exit.
 
-        Its process may be there all the same, where the one that looked after it was lost (a NodeManager): it is told
-        to end.
+        The process may still run if its NodeManager was lost.
         """
         with self._lock:
             self._watch.forget(container_id)
@@ -238,7 +237,7 @@ class Sessions:
             line.outgoing.put(None)
 
     def silent(self, timeout_s: float) -> list[tuple[str, str]]:
-        """Return (container, why) of those that count as lost, each once; to be asked several times a second.
+        """Return (container, reason) of the newly silent ones, each once; call it several times a second.
 
         See :meth:`eps.core.members.SilenceWatch.silent`.
         """
@@ -254,7 +253,7 @@ class Sessions:
                 return whole
         else:
             content = order_to_pb(order, 0, 0).SerializeToString()
-        # The fields of a message may follow each other in any order.
+        # Protobuf allows the fields of a message in any order.
         whole = content + pb.Order(generation=author[0], step=author[1]).SerializeToString()
         self._serialised[type(order)] = order, content, author, whole
         return whole

@@ -1,18 +1,17 @@
-"""Keeps a job master's state: every event in a write-ahead log, and now and then a snapshot.
+"""A job master's state on disk: a write-ahead log of events, shortened by snapshots.
 
-The state is a function of its events, so a log of events is enough; a snapshot only makes the log short.  What grows
-without end, the history, is in columns, which are copied as they are.
+The state is a function of its events, so the log restores it; a snapshot only keeps the log short.  The history, which
+grows without limit, is stored in columns that are copied without pickling.
 
-A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
-tried until one heals it.  Until then the master cannot be started again: the log says so, or where not even that could
-be written, the members do (:mod:`eps.core.members`).
+If the log cannot be written, training continues and the status shows the reason.  The master retries with a snapshot.
+Until one succeeds, no other master can take over: the log says so, or, if even that cannot be written, the members do
+(:mod:`eps.core.members`).
 
-The state is a function of its events, so an event that ends one master, by a crash or a hang, ends the next one while
-that restores the state.  Beside the log stands which event a master is restoring: the third master ends the job.
+An event that crashes or hangs one master does the same to the next one, which replays it.  So a file beside the log
+names the event that a master is replaying, and the third master ends the job.
 
-Events and states are pickled, because a state is a graph: a plan is in the queue and among all plans, and must be one
-object again.  Classes are those of the pure core and a few of the standard library; nothing else is ever looked up,
-whatever the bytes say.
+Events and states are pickled, because a state is a graph: a plan in the queue and among all plans must be one object
+again.  The unpickler accepts only classes of the pure core and a few of the standard library.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ from eps.storage.wal import EventLog
 
 #: Events between two snapshots of a job with a short history.
 SNAPSHOT_EVENTS = 2048
-#: With a long history there are this many clocks to an event: what snapshots write stays in proportion.
+#: With a long history a snapshot needs one more event per this many clocks, because it writes all of the history.
 CLOCKS_PER_EVENT = 16
-#: A log that cannot be written is tried again this often, or after so many times what the last try took.
+#: Seconds between retries of a failed log; at least ``HEAL_TIMES`` times as long as the last retry took.
 HEAL_S, HEAL_TIMES = 1.0, 10
-#: File of a log's directory with the number of the event that a master is restoring; 0 where none does.
+#: File of a log's directory with the number of the event that a master is replaying; 0 for none.
 RESTORING = "restoring"
-#: What a message says of an event, in characters.
+#: Longest description of an event in a message, in characters.
 MOST_DETAIL = 200
-#: A slow disk may keep the owner thread for so long without a beat.
+#: Time for which the owner thread may wait for a slow disk.
 SYNC_PATIENCE_S = 60.0
 
 _BUILTINS = frozenset(
@@ -73,10 +72,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restored:
-    """What a log says."""
+    """A state restored from a log."""
 
     state: Job
-    #: Time of the last event, on the master's clock.
+    #: Time of the last event on the master's clock.
     now_s: float
     #: Wall-clock seconds since then.
     away_s: float
@@ -89,21 +88,21 @@ class StateLog:
     Parameters
     ----------
     where : Path or SharedLog
-        Directory of the log, created if need be; or the open log of a job whose masters share no directory.
+        Directory of the log, created if missing; or the open log of a job whose masters share no directory.
     snapshot_events : int
-        Events between two snapshots, at least.
+        Least number of events between two snapshots.
 
     Raises
     ------
     StorageError
-        There is a log, and it is damaged.
+        The log is damaged.
     """
 
     def __init__(self, where: Path | SharedLog, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
         self.path = where if isinstance(where, Path) else Path()
         self.snapshot_events = snapshot_events
         self._log: EventLog | SharedLog | None = None
-        #: Why nothing is logged; empty while all is well.
+        #: Why the log cannot be written; empty if it can.
         self.error = ""
         self._num_events = 0
         self._heal_at_s = 0.0
@@ -115,12 +114,12 @@ class StateLog:
             self._log = EventLog.open(where)
 
     def restore(self) -> Restored | None:
-        """Return the state that the log says, None where it says nothing.
+        """Return the logged state, or None if nothing was logged.
 
         Raises
         ------
         StorageError
-            A record cannot be read, or an event has ended two masters.
+            A record cannot be read, or an event has crashed two masters.
         """
         if self._log is None or self._log.recovered.snapshot is None:
             return None
@@ -130,7 +129,7 @@ class StateLog:
             logger.warning("M %s", sentence)
         now_s, state = _load(recovered.snapshot)
         if recovered.records and self._restoring() == state.masters.steps + len(recovered.records):
-            # The master that logged it did nothing afterwards, and the one that restored it ended there.
+            # The event was the last of the master that logged it, and of the one that replayed it.
             raise StorageError(_deadly(loads(recovered.records[-1])[1]))
         last = state.masters.steps + len(recovered.records)
         for record in recovered.records:
@@ -146,7 +145,7 @@ class StateLog:
         return Restored(state, now_s, recovered.age_s, self._num_events)
 
     def _restoring(self) -> int:
-        """Return the number of the event at which a master ended that restored the state; 0 where none did."""
+        """Return the number of the event at which a replaying master crashed; 0 for none."""
         try:
             return 0 if self._is_shared else int.from_bytes((self.path / RESTORING).read_bytes(), "little")
         except OSError:
@@ -154,9 +153,9 @@ class StateLog:
 
     def _note_restoring(self, number: int) -> None:
         if self._is_shared:
-            # A write to a cluster's file system for every event would take long, and YARN counts attempts itself.
+            # A write to a cluster's file system takes long, and YARN limits attempts itself.
             return
-        # Where that cannot be written, the supervisor still counts masters.
+        # If it cannot be written, the supervisor still limits the number of masters.
         with suppress(OSError):
             fd = os.open(self.path / RESTORING, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
@@ -165,11 +164,11 @@ class StateLog:
                 os.close(fd)
 
     def begin(self, state: Job, now_s: float) -> None:
-        """Log from here on: write the first snapshot."""
+        """Begin the log with a snapshot."""
         self._try_snapshot(_parts(state, now_s), now_s)
 
     def record(self, event: e.Event, now_s: float) -> None:
-        """Write an event ahead of what follows from it."""
+        """Log an event, before its commands are executed."""
         self._num_events += 1
         if self._log is not None and not self.error:
             try:
@@ -178,7 +177,7 @@ class StateLog:
                 self._fail(str(error), now_s)
 
     def sync(self, now_s: float) -> None:
-        """Return when everything that was recorded would survive a loss of power."""
+        """Flush the log, so that it survives a power failure."""
         if self._log is not None and not self.error:
             try:
                 self._log.sync()
@@ -186,7 +185,7 @@ class StateLog:
                 self._fail(str(error), now_s)
 
     def due(self, state: Job, now_s: float) -> list[bytes] | None:
-        """Return what :meth:`shorten` is to write, None where no snapshot is due; under the state's lock."""
+        """Return the snapshot for :meth:`shorten`, None if none is due; call it under the state's lock."""
         if self.error:
             return _parts(state, now_s) if now_s >= self._heal_at_s else None
         due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
@@ -195,9 +194,9 @@ class StateLog:
         return _parts(state, now_s)
 
     def shorten(self, parts: list[bytes], now_s: float) -> None:
-        """Begin the log anew after a snapshot, before anything else is recorded; its file is written meanwhile.
+        """Begin a new log file; a thread writes the snapshot before it.  Call it before the next :meth:`record`.
 
-        Where the log misses records, all of the snapshot is written before this returns.
+        If records are missing in the log, the snapshot is written before this returns.
         """
         if self.error:
             self._try_snapshot(parts, now_s)
@@ -206,7 +205,7 @@ class StateLog:
         try:
             number = self._log.begin()
         except StorageError as error:
-            # What has been logged is whole, so nothing is lost yet.
+            # The log is complete, so nothing is lost: it only stays long.
             logger.warning("M %s", error)
             self._num_events = 0
             return
@@ -217,13 +216,13 @@ class StateLog:
             try:
                 log.write_snapshot(number, parts)
             except StorageError as error:
-                logger.warning("M the log stays long: %s", error)
+                logger.warning("M the snapshot cannot be written; the log stays long: %s", error)
 
         self._writer = threading.Thread(target=write, name="snapshot", daemon=True)
         self._writer.start()
 
     def close(self) -> None:
-        """Close the files; harmless when repeated."""
+        """Close the files; idempotent."""
         if self._writer is not None:
             self._writer.join()
         if self._log is not None:
@@ -236,10 +235,10 @@ class StateLog:
                 self._writer.join()
             if self._log is None:
                 self._log = EventLog.open(self.path)
-            # A process that is killed loses nothing that it wrote; the next sync is that of a plan's commit.
+            # A killed process loses nothing that it wrote, so the next flush may be that of a plan's commit.
             self._log.snapshot(*parts, sync=bool(self.error))
         except StorageError as error:
-            # While this is tried, nothing else is done.
+            # A retry blocks the owner thread, so a slow one is made less often.
             self._fail(str(error), now_s, HEAL_TIMES * (time.monotonic() - began_s))
             return
         if self.error:
@@ -250,37 +249,39 @@ class StateLog:
     def _fail(self, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         self._heal_at_s = now_s + max(HEAL_S, rest_s)
         if not self.error:
-            logger.error("M goes on, and cannot be started again until this is mended: %s", reason)
+            logger.error(
+                "M the state cannot be logged: training continues, but no other master can take over: %s", reason
+            )
         self.error = reason
 
 
 class LoggedJob:
-    """The state of a job, which takes no event before the log has it.
+    """The state of a job; every event is logged before the state processes it.
 
-    The owner thread steps it, under ``changed``; other threads read it under that lock.
+    The owner thread steps it under ``changed``; other threads read it under that lock.
 
     Parameters
     ----------
     runtime : Runtime
     job_dir : JobDir
     log : StateLog
-        Restores the state where another process was master before this one.
+        Restores the state if there was a job master before this one.
     generation : int
-        Of the master that was announced last; 0 where none was.
+        Generation of the latest announced master; 0 for none.
     adopt : callable
-        As of :class:`~eps.cluster.api.ResourceManager`.
+        See :meth:`~eps.cluster.api.ResourceManager.adopt`.
     pulse : Pulse
-        Beats while the log waits for the disk.
+        Sends heartbeats while the log waits for the disk.
 
     Attributes
     ----------
     adopted : mapping
-        Containers that ran already -> pid.
+        Containers that already ran -> pid.
 
     Raises
     ------
     StorageError
-        Another process was master before this one, and did not leave what is needed to take over.
+        There was a job master before this one, and its state cannot be restored.
     """
 
     def __init__(
@@ -293,9 +294,9 @@ class LoggedJob:
         pulse: Pulse,
     ) -> None:
         self.log = log
-        #: Threads that wait for the next news, whatever it is.
+        #: Number of threads that wait for any event.
         self.num_waiting = 0
-        #: Counts what may have changed the status: events, but for ticks of a job that only trains.
+        #: Number of events that may have changed the status; ticks of a job that only trains do not count.
         self.num_news = 0
         self._tick_due_s: float | None = None
         #: Notified when the job's state, or the phase of a plan, has changed.
@@ -303,14 +304,14 @@ class LoggedJob:
         self._pulse = pulse
         self._started_s = time.monotonic()
         self.state: Job
-        #: What is to be done before the first event.
+        #: Commands to execute before the first event.
         self.first_commands: list[e.Command]
         restored = log.restore()
         self.adopted = adopt({} if restored is None else restored.state.members.pids())
         if restored is not None:
             self._take_over(restored, generation)
         elif self.adopted:
-            raise StorageError(f"{job_dir.state}: containers run, but nothing was logged")
+            raise StorageError(f"{job_dir.state}: containers of this job run, but the log of its state is missing")
         else:
             self._begin(runtime, job_dir, generation)
 
@@ -318,7 +319,7 @@ class LoggedJob:
         logger.info("M takes over: %d events, %.3f s after the last", restored.num_events, restored.away_s)
         self._started_s -= restored.now_s + restored.away_s
         self.state = restored.state
-        # One before may have been announced that could log nothing; a generation is used once.
+        # A master that could not log may have announced a later generation; each generation is used once.
         event = e.MasterRestarted(max(self.state.masters.generation, generation) + 1, self.adopted)
         self.log.record(event, self.now())
         self.first_commands = self.state.step(event, self.now())
@@ -328,19 +329,19 @@ class LoggedJob:
         history = earlier_history(runtime, job_dir)
         self.state.progress.restore(history)
         if history:
-            # The time of a job that was resumed goes on where its history ends.
+            # The clock of a resumed job continues where its history ends.
             self._started_s -= history[-1].completed_s
         self.first_commands = list(self.state.start(self.now()))
         self.log.begin(self.state, self.now())
 
     def now(self) -> float:
-        """Return the seconds of the job's time; it goes on where that of the master before ended."""
+        """Return the seconds since the job started; the clock continues across masters and resumes."""
         return time.monotonic() - self._started_s
 
     def step(self, event: e.Event) -> list[e.Command]:
-        """Log an event, let the state take it, and return what is to be done."""
+        """Log an event, step the state with it, and return the commands."""
         now_s = self.now()
-        # A job that waits for something tells for how long.
+        # The status of a job that waits shows for how long.
         is_news = not isinstance(event, e.Tick) or self._tick_due_s in (None, -inf)
         with self._pulse.patience(SYNC_PATIENCE_S):
             self.log.record(event, now_s)
@@ -359,10 +360,10 @@ class LoggedJob:
         return commands
 
     def tick_is_due(self) -> bool:
-        """Return whether a tick may bring anything; on the owner thread."""
+        """Return whether a tick may change the state; call it on the owner thread."""
         if self._tick_due_s is None:
             self._tick_due_s = self.state.tick_due_s
-        # A log that cannot be written is tried again when an event comes.
+        # A failed log is retried with each event.
         return bool(self.log.error) or self.now() >= self._tick_due_s
 
     def _phases(self) -> tuple[JobState, Phase | None]:
@@ -377,7 +378,7 @@ def first_state(runtime: Runtime, generation: int) -> Job:
     ----------
     runtime : Runtime
     generation : int
-        The one after that of the master that was announced last; 1 where none was.
+        Generation of this master: one more than the latest announced.
     """
     spec, start = runtime.spec, runtime.start
     state = Job(
@@ -385,12 +386,12 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         start.workers or spec.workers,
         start.servers or spec.servers,
         [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
-        stop_on_divergence=spec.on_divergence == "stop",
+        stop_on_divergence=spec.training.on_divergence == "stop",
         checkpoints=driver_of(runtime),
         first_container=start.first_container,
         managed=bool(runtime.manager),
-        start_with=spec.start_with,
-        # Later masters have it from the log, with the rest of the state.
+        start_with=spec.containers.start_with,
+        # Later masters restore it from the log.
         seed=f"{runtime.name} {time.time_ns()}",
     )
     state.masters.generation = generation
@@ -398,7 +399,7 @@ def first_state(runtime: Runtime, generation: int) -> Job:
 
 
 def _deadly(event: e.Event) -> str:
-    """Return why a job ends whose masters end at the same event."""
+    """Return the reason of a job that ends because two masters crashed at the same event."""
     detail = ""
     if isinstance(event, e.ChangeRequested):
         detail = f" ({event.change})"
@@ -409,13 +410,13 @@ def _deadly(event: e.Event) -> str:
     elif isinstance(event, e.MemberLost):
         detail = f" ({event.seat}: {event.reason})"
     name = f"{type(event).__name__}{detail[:MOST_DETAIL]}"
-    return f"the event {name} has ended two masters; eps resume goes on from the latest checkpoint, or from the seed"
+    return f"the event {name} has crashed two job masters; eps resume continues from the latest checkpoint, or the seed"
 
 
 def _parts(state: Job, now_s: float) -> list[bytes]:
     """Return the parts of a snapshot: the state without its history, then the history's columns."""
     progress, history = state.progress, state.progress.history
-    # Not an empty one: columns are no part of what :func:`dumps` takes.
+    # None instead of an empty history, whose columns dumps does not accept.
     progress.history = None  # type: ignore[assignment]
     try:
         main = dumps((now_s, state))
@@ -431,7 +432,7 @@ def _load(parts: tuple[bytes, ...]) -> tuple[float, Job]:
 
 
 class _Reducers(dict[type, Reducer]):
-    """How each class is taken apart; the way of a frozen dataclass is three times as fast as its own."""
+    """How to pickle each class: a frozen dataclass as its constructor's arguments, which is three times as fast."""
 
     def __missing__(self, kind: type) -> Reducer:
         found = _reducer(kind)
@@ -472,7 +473,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: Any) -> bytes:
-    """Return ``value`` as bytes."""
+    """Serialise ``value``."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, _PROTOCOL)
     pickler.dispatch_table = _REDUCERS
@@ -481,15 +482,15 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Return the value that :func:`dumps` was given.
+    """Return the value that :func:`dumps` serialised.
 
     Raises
     ------
     StorageError
-        The bytes are not such a value, or name a class that has no place in one.
+        The bytes are not a serialised value, or name a class that is not allowed in one.
     """
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception as error:
-        # Whatever bytes make of an unpickler; the checksum has said that they are those that were written.
+        # Unpickling can raise any exception.  The checksum has matched, so these are the bytes that were written.
         raise StorageError(f"a record of {len(data)} bytes cannot be read: {type(error).__name__}: {error}") from error

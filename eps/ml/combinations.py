@@ -9,7 +9,7 @@ from eps.ml.models.base import Model, PenaltyRule
 from eps.ml.optim import OptimizerSettings
 
 #: Options of single models -> the library's model with that option.
-_MODEL_OPTIONS = {"hidden": "dnn", "huber_delta": "robust"}
+_MODEL_OPTIONS = {"hidden": "dnn", "huber_delta": "robust", "rank": "mf"}
 #: Constants of single optimizers.
 _CONSTANTS = {"momentum": "momentum", "beta1": "adam", "beta2": "adam"}
 _INSTEAD = {"l1": "use linear, or lasso with --l1", "l2": "use linear, or ridge with --l2"}

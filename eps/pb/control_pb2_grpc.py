@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MemberSessionStub:
-    """What members say to their master, and hear from it.
+    """Reports of members and orders of their master.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class MemberSessionStub:
 
 
 class MemberSessionServicer:
-    """What members say to their master, and hear from it.
+    """Reports of members and orders of their master.
     """
 
     def Attach(self, request_iterator, context):
@@ -69,7 +69,7 @@ def add_MemberSessionServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MemberSession:
-    """What members say to their master, and hear from it.
+    """Reports of members and orders of their master.
     """
 
     @staticmethod
@@ -101,7 +101,7 @@ class MemberSession:
 
 
 class JobMasterStub:
-    """The four operations of EPS section 5.2, and what one needs beside them.
+    """The four operations of EPS section 5.2, and status, kill and watch.
     """
 
     def __init__(self, channel):
@@ -163,7 +163,7 @@ class JobMasterStub:
 
 
 class JobMasterServicer:
-    """The four operations of EPS section 5.2, and what one needs beside them.
+    """The four operations of EPS section 5.2, and status, kill and watch.
     """
 
     def AddServers(self, request, context):
@@ -288,7 +288,7 @@ def add_JobMasterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobMaster:
-    """The four operations of EPS section 5.2, and what one needs beside them.
+    """The four operations of EPS section 5.2, and status, kill and watch.
     """
 
     @staticmethod

@@ -167,7 +167,7 @@ class CheckpointWriter:
         try:
             name = checkpoint_name(order.epoch, order.clock)
             with (
-                interrupt.heeding(self._check_open),
+                interrupt.stopped_by(self._check_open),
                 telling(
                     lambda why: self._report(m.CheckpointPartWaits(self._name, command.checkpoint_id, partition, why))
                 ),

@@ -72,8 +72,9 @@ class Server:
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
-        session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
-        self._van.restrict_to(runtime.spec.van)
+        recovery = runtime.spec.recovery
+        session.be_patient(Patience.of_job(recovery.member_timeout_s, recovery.master_timeout_s))
+        self._van.restrict_to(runtime.spec.network.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._closers.append(self._shell.close)

@@ -156,7 +156,7 @@ def initial_values(runtime: Runtime, start: int, stop: int) -> np.ndarray:
     StorageError
         The file with the initial parameters is missing or has another size.
     """
-    if not runtime.spec.init:
+    if not runtime.spec.training.init:
         return runtime.key_space.initial_values(start, stop, runtime.spec.seed)
     path = JobDir(runtime.job_dir).initial
     try:

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from eps.core.reconfig import OPERATIONS, Change, Operation
 from eps.core.types import MOST_MEMBERS, Role
 from eps.errors import ConfigError, PlanError, UnknownMemberError
+from eps.system.nearest import did_you_mean, one_of
 
 #: Longest request id, in characters.
 MOST_ID = 200
 #: Longest number that is read from text; every int64 has fewer than 20 digits.
 MOST_DIGITS = 18
+#: What a scale changes.
+ROLES = ("workers", "servers")
 _SIZE = re.compile(rf"(workers|servers)=([+-])([0-9]{{1,{MOST_DIGITS}}})")
 _NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
 
@@ -38,6 +41,8 @@ def check_change(change: Change) -> None:
     count = change.count
     if not 1 <= count <= MOST_MEMBERS:
         said = str(count) if abs(count) < 10**MOST_DIGITS else f"a number of {count.bit_length()} bits"
+        if change.operation is Operation.SCALE:
+            said += " workers and servers together"
         raise ConfigError(
             f"{change.operation} of {said}: a change must concern at least 1 member, and at most {MOST_MEMBERS}"
         )
@@ -55,8 +60,8 @@ def change_of(operation: str, what: int | Sequence[str]) -> Change:
     if operation == Operation.SCALE:
         return scale_of(what if isinstance(what, str) else repr(what))
     if operation not in OPERATIONS:
-        known = (*OPERATIONS, Operation.SCALE)
-        raise ConfigError(f"operation is {operation!r}, but must be one of {', '.join(known)}")
+        known = one_of(operation, (*OPERATIONS, Operation.SCALE))
+        raise ConfigError(f"operation is {operation!r}, but must be {known}")
     operation = Operation(operation)
     if isinstance(what, int) and not isinstance(what, bool):
         change = Change(operation, what)
@@ -83,9 +88,11 @@ def scale_of(text: str) -> Change:
     for part in text.split(","):
         found = _SIZE.fullmatch(part.strip())
         if found is None or found[1] in parts:
+            role = part.partition("=")[0].strip()
+            near = "" if role in ROLES else did_you_mean(role[:MOST_ID], ROLES)
             raise ConfigError(
                 f"{text[:MOST_ID]!r} is no change of size: expected workers=+N or workers=-N, servers=+N or "
-                "servers=-N, or one of each, as in workers=+2,servers=-1"
+                f"servers=-N, or one of each, as in workers=+2,servers=-1{near}"
             )
         operation = Operation(f"{'add' if found[2] == '+' else 'remove'}-{found[1]}")
         parts[found[1]] = Change(operation, int(found[3]))
@@ -126,15 +133,15 @@ def parse_change(text: str) -> Change:
         As of :func:`check_change`.
     """
     name, equals, value = text.strip().partition("=")
-    if name in ("workers", "servers"):
+    if name in ROLES:
         return scale_of(text.strip())
     try:
         operation = Operation(name)
         if operation not in OPERATIONS:
             raise ValueError
     except ValueError:
-        known = ", ".join(OPERATIONS)
-        raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}, workers, servers") from None
+        known = one_of(name, (*OPERATIONS, *ROLES))
+        raise PlanError(f"{text!r}: operation is {name!r}, but must be {known}") from None
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
     if value.isdecimal():

@@ -1,137 +1,148 @@
-"""What a run is asked for: defaults, then a job file, then flags; one value.
+"""Requests to run a job: from job files, flags and arguments of Python.
 
-The keys of a job file are the names of the flags with ``_`` or ``-``, at its top or in the table of their group; those
-of seconds with or without ``_s``.
+A key of a job file is the name of a flag, with ``_`` or ``-``, at the top of the file or in the table of its group.  A
+key of seconds may lack its ``_s``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.spec.job_spec import JobSpec, known_key
+from eps.spec.job_spec import SETTINGS, TABLES, JobSpec, known_key
+from eps.spec.setting import errors_of
 from eps.storage.locations import has_scheme
 from eps.system.nearest import did_you_mean
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
-#: Setting -> its group.
-_GROUP_OF = {field.name: field.metadata.get("group", "model") for field in dataclasses.fields(JobSpec)}
-#: Tables of a job file: groups of settings.  The keys of any other group are at the top, where they may be as well.
-TABLES = tuple(group for group in dict.fromkeys(_GROUP_OF.values()) if group not in _GROUP_OF)
-#: Settings that mean nothing to a job on one machine.  Docker gives its containers ``memory_mb`` and ``vcores``, too.
-OF_YARN = frozenset(
-    "resource queue priority lifetime_s acl tags label execution python staging container_timeout_s grow_back_s".split()
-)
+#: Settings of jobs on YARN only.
+OF_YARN = frozenset({"container_timeout_s", *(name for name, setting in SETTINGS.items() if setting.table == "yarn")})
 #: Settings that are one path.
-_PATHS = ("python", "labels", "test_labels", "init", "report", "export", "checkpoint_dir")
+_PATHS = {"report", "export", *(name for name, each in SETTINGS.items() if each.metavar == "PATH")} - {"data"}
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A job to run, and what to do with what comes out of it."""
+    """A job to run, and the destinations of its results."""
 
     spec: JobSpec
-    #: Name of the job; empty chooses one.
+    #: Name of the job; empty: EPS chooses one.
     name: str = ""
-    #: Where the report goes; empty leaves it in the job's directory.
+    #: Destination of the report; empty: the job's directory only.
     report: str = ""
-    #: Where the trained model goes; empty leaves it in the job's directory.
+    #: Destination of the trained model; empty: the job's directory only.
     export: str = ""
-    #: Takes the place of a job of that name that has stopped before its end, and of its checkpoints.
+    #: Replace a stopped job of that name, and its checkpoints.
     anew: bool = False
-    #: Nobody waits for its end: the job itself brings report and model to their places.
+    #: No command waits for its end: the job itself copies report and model to their destinations.
     detached: bool = False
-    #: Settings that somebody gave, in contrast to defaults.
+    #: Settings that were given, not taken from defaults.
     given: frozenset[str] = frozenset()
-    #: Who alone may change its size: the scheduler that grants its containers.  Empty: anybody.
+    #: The scheduler that grants its containers and alone may change its size; empty for none.
     manager: str = ""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], source: str = "settings") -> RunRequest:
-        """Return the request that named values make; dashes in names stand for underscores.
+    def from_values(cls, values: Mapping[str, Any], source: str = "") -> RunRequest:
+        """Return the request of these values; names may have dashes for underscores.
 
         Raises
         ------
         ConfigError
-            A name is unknown (the nearest known one is named), given twice, or its value cannot be.
+            A name is unknown or given twice, or a value is invalid; the message begins with ``source``.
         """
-        by_name = named(values, source)
-        own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
-        anew = own.pop("anew", False)
-        if not isinstance(anew, bool):
-            raise ConfigError(f"{source}: anew is {anew!r}, but must be true or false")
-        for name, value in own.items():
-            if not isinstance(value, str | Path):
-                raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
-        spec = JobSpec.from_dict(by_name, source)
-        # Here, and not of a job that was started once: that is to go on.
-        if spec.tags and not all(tag.strip() for tag in spec.tags.split(",")):
-            raise ConfigError(f"{source}: tags is {spec.tags!r}, but must be tags joined by commas, none of them empty")
+        with errors_of(source):
+            by_name = named(values)
+            own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
+            anew = own.pop("anew", False)
+            if not isinstance(anew, bool):
+                raise ConfigError(f"anew is {anew!r}, but must be true or false")
+            for name, value in own.items():
+                if not isinstance(value, str | Path):
+                    raise ConfigError(f"{name} is {value!r}, but must be text")
+            spec = JobSpec.from_dict(by_name)
+            # Only checked here: a job that an earlier version started with such tags can resume.
+            tags = spec.yarn.tags
+            if tags and not all(tag.strip() for tag in tags.split(",")):
+                raise ConfigError(f"tags is {tags!r}, but must be tags joined by commas, none of them empty")
         texts: dict[str, Any] = {name: str(value) for name, value in own.items()}
         return cls(spec, given=frozenset(by_name), anew=anew, **texts)
 
     @classmethod
     def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False, manager: str = "") -> RunRequest:
-        """Return the request for a job of these settings; those that are not as by default count as given."""
-        changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
+        """Return the request for a job with these settings; those that differ from their defaults count as given."""
+        changed = (name for name, value in spec.values().items() if value != SETTINGS[name].default)
         return cls(spec, name, anew=anew, given=frozenset(changed), manager=manager)
 
     def with_spec(self, **changes: Any) -> RunRequest:
-        """Return the request with some settings changed."""
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+        """Return the request with some settings changed, by name."""
+        return dataclasses.replace(self, spec=self.spec.with_settings(**changes))
 
 
-def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by the names of their settings.
 
     Raises
     ------
     ConfigError
-        A key or table is unknown, a key is there twice, or is in the table of another group.
+        A key or table is unknown, or a key is given twice or in the wrong table.
     """
     by_name: dict[str, Any] = {}
-    for table, key, value in _flat(values, source):
-        where = f"{source}: [{table}]" if table else source
-        name = known_key(key, (*_GROUP_OF, *RUN_KEYS), where)
-        if table and _GROUP_OF.get(name) != table:
-            rightly = f"[{_GROUP_OF[name]}]" if _GROUP_OF.get(name) in TABLES else "the top of the file"
-            raise ConfigError(f"{where}: {name} is not of this table, but of {rightly}")
+    for table, key, value in _flat(values):
+        with errors_of(f"[{table}]" if table else ""):
+            name = known_key(key, (*SETTINGS, *RUN_KEYS))
+            group = SETTINGS[name].group if name in SETTINGS else ""
+            if table and group != table:
+                rightly = f"[{group}]" if group in TABLES else "the top of the file"
+                raise ConfigError(f"{name} is not of this table, but of {rightly}")
         if name in by_name:
-            raise ConfigError(f"{source}: {name} is given twice, in two spellings or places")
+            raise ConfigError(f"{name} is given twice, in two spellings or places")
         by_name[name] = value
     return by_name
 
 
-def _flat(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str, Any]]:
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (table, key, value); the table is empty for keys at the top."""
     for key, value in values.items():
         if isinstance(value, Mapping) and key in TABLES:
             yield from ((key, inner, each) for inner, each in value.items())
-        elif isinstance(value, Mapping) and key not in _GROUP_OF:
-            raise ConfigError(f"{source}: unknown table [{key}]{did_you_mean(key, TABLES)}")
+        elif isinstance(value, Mapping) and key not in SETTINGS:
+            raise ConfigError(f"unknown table [{key}]{did_you_mean(key, TABLES)}")
         else:
             yield "", key, value
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
-    """Return the settings in a job file, by name, with paths that count from the file's folder.
+    """Return the settings in a job file, by name; relative paths start at the file's folder.
 
     Raises
     ------
     ConfigError
-        The file is missing, is not TOML, or has keys that are unknown.
+        The file is missing, is not TOML, or has unknown keys.
     """
-    folder = path.absolute().parent
-    return {name: located(name, value, folder) for name, value in named(JobSpec.read_toml(path), str(path)).items()}
+    folder, values = path.absolute().parent, _read_toml(path)
+    with errors_of(str(path)):
+        return {name: located(name, value, folder) for name, value in named(values).items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """Return a setting or table with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
+    """Return a setting or table with its relative paths in ``folder``, data as a list; other types are unchanged."""
     if isinstance(value, Mapping) and name in TABLES:
         return {key: located(key.replace("-", "_"), inner, folder) for key, inner in value.items()}
     if name == "data" and isinstance(value, str | list):

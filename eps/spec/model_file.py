@@ -31,7 +31,7 @@ from eps.storage.locations import Location, read_file
 META = "__meta__"
 NORMALIZER_PREFIX = "__normalizer_"
 FORMAT_VERSION = 1
-#: Settings of the training data that tell how to read new rows; where the data was is nobody's business.
+#: Settings of the training data for reading new rows; without its location, which is private.
 READING = ("task", "format", "label_column", "columns", "delimiter", "index_base", "normalize", "features")
 
 
@@ -130,7 +130,7 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
         "feature_names": list(info.feature_names or ()),
         "reading": {name: settings[name] for name in READING if name in settings},
         "normalizer": [f"{NORMALIZER_PREFIX}{name}__" for name in normalizer],
-        "target_scale": runtime.spec.target_scale,
+        "target_scale": runtime.spec.reading.target_scale,
         "tensors": [[name, list(array.shape)] for name, array in ordered.items()],
     }
     arrays = {META: np.frombuffer(json.dumps(meta, sort_keys=True).encode("utf-8"), np.uint8), **ordered}

@@ -1,4 +1,4 @@
-"""What a job's user gets of it: its report and its trained model, on this machine or on HDFS."""
+"""Results of a job, its report and its trained model: their destinations here or on HDFS, and how they get there."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from eps.storage.locations import Location, RemotePath, location
 logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 20
-#: In the record of where results go: the job itself brings them there; when that was noted, in seconds of Unix time.
+#: Keys beside the destinations in a job's record: the job itself copies them; time of the entry, in Unix seconds.
 _DETACHED, _SINCE = "detached", "since_s"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A file of a job that its user may have brought somewhere."""
+    """A file of a job that EPS copies to a destination."""
 
-    #: The setting that says where to.
+    #: The setting with its destination.
     name: str
-    #: In words.
+    #: What messages call it.
     what: str
-    #: Where it is in the job's directory.
+    #: Its path in the job's directory.
     own: Callable[[JobDir], Path]
 
 
@@ -43,19 +43,19 @@ _RESULTS = (
 
 
 def wanted_of(request: RunRequest) -> Iterator[tuple[Result, str]]:
-    """Yield what a request wants brought somewhere, and where to."""
+    """Yield the results that a request wants copied, with their destinations."""
     for result in _RESULTS:
         if text := getattr(request, result.name):
             yield result, text
 
 
 def check_results(request: RunRequest) -> None:
-    """Refuse before training what could not be written after it.
+    """Refuse before training destinations that cannot be written.
 
     Raises
     ------
     ConfigError
-        Report or export cannot be written where the request wants them.
+        A destination of report or model cannot be written.
     StorageError
         HDFS cannot be asked.
     """
@@ -64,7 +64,7 @@ def check_results(request: RunRequest) -> None:
 
 
 def check_result(name: str, text: str) -> None:
-    """Refuse a place for a file, of a setting ``name``, where none could be written; an empty text is none.
+    """Refuse a destination that cannot be written; an empty ``text`` is none, ``name`` is its setting.
 
     Raises
     ------
@@ -92,12 +92,12 @@ def _check_remote(name: str, path: RemotePath) -> None:
 
 
 def keep_places(directory: JobDir, request: RunRequest) -> None:
-    """Note where report and model of a job are to go: for a job that is detached, and for whoever resumes it.
+    """Record the destinations of report and model, for a detached job and for ``eps resume``.
 
     Raises
     ------
     ConfigError
-        A place is none.
+        A destination is malformed.
     StorageError
         The job's directory cannot be written.
     """
@@ -108,12 +108,12 @@ def keep_places(directory: JobDir, request: RunRequest) -> None:
 
 
 def noted_places(request: RunRequest) -> dict[str, Any]:
-    """Return where report and model of a job are to go, as its record holds it; empty where it was asked for nothing.
+    """Return the destinations of report and model as a job's record has them; empty without any.
 
     Raises
     ------
     ConfigError
-        A place is none.
+        A destination is malformed.
     """
     places: dict[str, Any] = {}
     for result, text in wanted_of(request):
@@ -128,25 +128,23 @@ def noted_places(request: RunRequest) -> dict[str, Any]:
 
 
 def kept_places(directory: JobDir) -> dict[str, str]:
-    """Return where report and model of a job are to go, by :func:`keep_places`; those of them that it was asked for."""
+    """Return the recorded destinations of report and model."""
     names, noted = {result.name for result in _RESULTS}, directory.record().results
     return {name: str(place) for name, place in noted.items() if name in names}
 
 
 def detached_places(directory: JobDir) -> dict[str, str]:
-    """Return as :func:`kept_places` where a detached job brings them itself; nothing of any other job."""
+    """Return the recorded destinations of a detached job, which copies its results itself; empty for any other job."""
     return kept_places(directory) if directory.record().results.get(_DETACHED) else {}
 
 
 def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
-    """Return the request for a job that is resumed, whose results go where it was asked to bring them.
-
-    Places that the request names itself go before those.
+    """Return the request to resume a job with its recorded destinations, unless the request has its own.
 
     Raises
     ------
     ConfigError
-        Nothing can be written there any more.
+        A destination can no longer be written.
     StorageError
         HDFS cannot be asked.
     """
@@ -162,7 +160,7 @@ def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
 
 
 def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
-    """Return a sentence for each file that is newer than a stopped job, not its own, and in the place of a result.
+    """Return a warning for each file that a result will replace, if it is newer than the stopped job and not its own.
 
     Raises
     ------
@@ -183,7 +181,7 @@ def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
 
 
 def _found(place: Location) -> tuple[float, int]:
-    """Return when a file was changed last, in seconds of Unix time, and its bytes; zeros where there is none."""
+    """Return a file's time of change, in Unix seconds, and its size in bytes; zeros if there is none."""
     if isinstance(place, RemotePath):
         found = place.status()
         return (0.0, 0) if found is None else (found.modified_ms / 1000, found.size_bytes)
@@ -197,7 +195,7 @@ def _found(place: Location) -> tuple[float, int]:
 
 
 def _is_copy(place: Location, size_bytes: int, own: Path) -> bool:
-    """Return whether a file of that size is what an earlier run of a job has brought there; a model may be large."""
+    """Return whether a file of that size is the copy that an earlier run of a job made; reads in pieces."""
     try:
         if not own.exists() or own.stat().st_size != size_bytes:
             return False
@@ -214,21 +212,19 @@ def _is_copy(place: Location, size_bytes: int, own: Path) -> bool:
 
 
 def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Copy report and model of an ended job to where its user wants them, as far as it has left them.
-
-    One that failed or was killed has a model, too, where that had been brought by then.
+    """Copy report and model of an ended job to their destinations, if it has them.
 
     Parameters
     ----------
     directory : JobDir
     request : RunRequest
     tell : callable
-        Takes, before each is written to HDFS, which may have to be waited for, that it is.
+        Takes a sentence before each copy to HDFS, which may have to wait.
 
     Raises
     ------
     StorageError
-        They cannot be written: the message says how the job ended, and where they are.
+        A copy failed; the message says how the job ended, and where its files are.
     """
     directory.check_fetched()
     ended = directory.ended()
@@ -241,18 +237,18 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
 
 
 def deliver_detached(directory: JobDir, wanted: Callable[[Location], bool] = lambda place: True) -> str:
-    """Bring report and model of a detached job that is ending to where they were asked for.
+    """Copy report and model of a detached job that is ending to their destinations.
 
     Parameters
     ----------
     directory : JobDir
     wanted : callable
-        Which places are this process's to write.
+        Whether this process writes a destination.
 
     Returns
     -------
     str
-        What could not be brought, where it is and why, as a sentence; empty where all was.
+        A sentence about a copy that failed; empty if all succeeded.
     """
     places = detached_places(directory)
     try:
@@ -281,14 +277,14 @@ def _bring(
             error.add_note(f"{directory.name}: interrupted; {target} is not written: {held}")
         raise
     except StorageError as error:
-        # The first of what is left was tried.
+        # The first of these failed; the others were not tried.
         what = " and its ".join(result.what for result, _ in left)
         rest = [f"{result.own(directory)} was to become {target}" for result, target in left[1:]]
         raise StorageError("; ".join([f"its {what} could not be brought: {error}", *rest])) from error
 
 
 def copy_result(source: Path, target: Location, missing: str) -> None:
-    """Copy a file of a job, readable for everybody.
+    """Copy a file of a job, readable by all users.
 
     Raises
     ------

@@ -103,7 +103,7 @@ class Runtime:
                 "start": self.start.__dict__,
                 "manager": self.manager,
                 "owner": self.owner,
-                # For who must not run the model's code: a user's own may do anything when it is imported.
+                # Known without the model's code: a user's own may do anything when it is imported.
                 "num_keys": self.key_space.num_keys,
             }
         )
@@ -147,7 +147,7 @@ class Runtime:
     @property
     def checkpoints(self) -> Location:
         """Where its checkpoints are."""
-        return place_of(self.spec.checkpoint_dir, self.name, JobDir(self.job_dir).checkpoints)
+        return place_of(self.spec.checkpoints.checkpoint_dir, self.name, JobDir(self.job_dir).checkpoints)
 
     def within(self, job_dir: Path) -> Runtime:
         """Return the job as a process sees it whose copy of the job's directory is ``job_dir``."""
@@ -156,7 +156,7 @@ class Runtime:
         spec = self.spec
         path, colon, name = spec.model.rpartition(":")
         if colon and Path(path).is_relative_to(self.job_dir):
-            spec = dataclasses.replace(spec, model=f"{job_dir / Path(path).relative_to(self.job_dir)}:{name}")
+            spec = spec.with_settings(model=f"{job_dir / Path(path).relative_to(self.job_dir)}:{name}")
         return dataclasses.replace(self, spec=spec, job_dir=job_dir)
 
     @cached_property
@@ -203,7 +203,9 @@ class Runtime:
     @cached_property
     def lean(self) -> Lean:
         """What is left out on the wire."""
-        return Lean(self.spec.push == "changes", self.spec.wire == "float16", self.spec.skip_unchanged)
+        return Lean(
+            self.spec.network.push == "changes", self.spec.network.wire == "float16", self.spec.network.skip_unchanged
+        )
 
     @property
     def samples_per_clock(self) -> int:
@@ -213,7 +215,7 @@ class Runtime:
     @cached_property
     def sparse(self) -> bool:
         """True where workers pull and push only the keys that their splits touch."""
-        return self.shape.sparse and self.key_space.has_feature_rows and self.spec.push != "dense"
+        return self.shape.sparse and self.key_space.has_feature_rows and self.spec.network.push != "dense"
 
 
 #: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
@@ -233,9 +235,12 @@ def identity(runtime: Runtime) -> dict[str, Any]:
     ConfigError
         The file of a user's own model cannot be read.
     """
-    spec = dataclasses.asdict(runtime.spec)
+    spec = runtime.spec.values()
     data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
     found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
+    if not runtime.spec.rank:
+        # Checkpoints of earlier versions do not have it.
+        del found["rank"]
     model = {"model": _model_of(runtime.spec)}
     return {**found, **model, "parameters": runtime.key_space.num_keys, "content of its splits": data}
 
@@ -265,7 +270,7 @@ def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
     space = make_model(spec, num_features, num_outputs).key_space()
     partitions = spec.partitions or min(DEFAULT_PARTITIONS, space.num_blocks)
     space.partition_ranges(partitions)
-    return dataclasses.replace(spec, partitions=partitions)
+    return spec.with_settings(partitions=partitions)
 
 
 def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
@@ -275,15 +280,17 @@ def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
         learning_rate=spec.learning_rate,
         l1=spec.l1,
         l2=spec.l2,
-        momentum=spec.momentum,
-        beta1=spec.beta1,
-        beta2=spec.beta2,
+        momentum=spec.training.momentum,
+        beta1=spec.training.beta1,
+        beta2=spec.training.beta2,
     )
 
 
 def model_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options of the settings' model, by the names that its class declares."""
     known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
+    if spec.rank:
+        known["rank"] = spec.rank
     options = {name: known[name] for name in load_model(spec.model).options if name in known}
     if spec.model_options:
         options.update(_own_options(spec.model_options))

@@ -27,7 +27,7 @@ def owner_of(job: JobDir) -> str:
     return f"{socket.gethostname()}:{job.path}"
 
 
-def signed_by(storage: Storage) -> str:
+def read_owner(storage: Storage) -> str:
     """Return the owner that a folder names, see :func:`owner_of`; empty if it names none.
 
     Raises
@@ -41,7 +41,7 @@ def signed_by(storage: Storage) -> str:
         return file.read().decode("utf-8", errors="replace").strip()
 
 
-def open_kept(folder: str, conf_dir: str) -> Storage:
+def open_cluster_folder(folder: str, conf_dir: str) -> Storage:
     """Return the store of a folder that EPS created on a cluster, with a short retry deadline.
 
     Parameters
@@ -77,7 +77,7 @@ def check_claim(folder: Location, *owners: str) -> None:
         return
     found = ""
     with suppress(StorageError):
-        found = signed_by(storage)
+        found = read_owner(storage)
     if not found or found not in owners:
         raise JobExistsError(
             f"checkpoint_dir: {folder} {f'belongs to job {found}' if found else 'is not empty'}: choose another name "
@@ -105,7 +105,7 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
     if storage.names(""):
         storage.remove("")
     try:
-        _sign(storage, owner)
+        _write_owner(storage, owner)
     except BaseException:
         # Also on an interrupt: an empty folder without an owner would block its next user.
         with suppress(StorageError):
@@ -113,7 +113,7 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
         raise
 
 
-def check_signed(storage: Storage, owner: str) -> bool:
+def check_owner(storage: Storage, owner: str) -> bool:
     """Return whether a folder names ``owner``; True for an empty ``owner``, whose folder is in the job's directory.
 
     Raises
@@ -123,7 +123,7 @@ def check_signed(storage: Storage, owner: str) -> bool:
     """
     if not owner:
         return True
-    found = signed_by(storage)
+    found = read_owner(storage)
     if found not in ("", owner):
         raise StorageError(
             f"{storage.describe('')} belongs to job {found} now: the folder was removed while this job used it; end "
@@ -132,19 +132,19 @@ def check_signed(storage: Storage, owner: str) -> bool:
     return bool(found)
 
 
-def claim_again(storage: Storage, owner: str) -> None:
+def restore_owner(storage: Storage, owner: str) -> None:
     """Write the owner of a folder again if the folder was removed while its job runs.
 
     Raises
     ------
     StorageError
-        :func:`check_signed` refuses the folder, or it cannot be written.
+        :func:`check_owner` refuses the folder, or it cannot be written.
     """
-    if not check_signed(storage, owner):
-        _sign(storage, owner)
+    if not check_owner(storage, owner):
+        _write_owner(storage, owner)
 
 
-def _sign(storage: Storage, owner: str) -> None:
+def _write_owner(storage: Storage, owner: str) -> None:
     with storage.write(OWNER) as file:
         file.write(owner.encode("utf-8") + b"\n")
 
@@ -159,7 +159,7 @@ def release(storage: Storage, owner: str) -> bool:
     """
     if not storage.names(""):
         return True
-    if signed_by(storage) != owner or not owner:
+    if read_owner(storage) != owner or not owner:
         return False
     storage.remove("")
     return True
@@ -204,7 +204,7 @@ class Claim:
         StorageError
             The folder cannot be removed.
         """
-        if not release(open_kept(self.folder, self.conf_dir), self.owner):
+        if not release(open_cluster_folder(self.folder, self.conf_dir), self.owner):
             logger.warning("%s is not removed: its %s does not name %s", self.folder, OWNER, self.owner)
 
 

@@ -68,7 +68,7 @@ class _Body:
             yield piece
             piece = self._file.read(_PIECE_BYTES)
             if piece:
-                interrupt.heed()
+                interrupt.raise_if_stopped()
 
 
 class HdfsStorage:
@@ -146,7 +146,7 @@ class HdfsStorage:
     def _send(self, path: str, file: BinaryIO, size_bytes: int, lost: list[str]) -> int:
         """Write a new file and return its id; avoid ``lost`` DataNodes if there are others."""
         # Only before the file exists and between its pieces: a file that a DataNode creates later would not be removed.
-        interrupt.heed()
+        interrupt.raise_if_stopped()
         mode = {"permission": self._file_mode, "overwrite": "false", "createflag": "CREATE,SYNC_BLOCK"}
         url = self._web.data_node(self._web.client._create, path, lost, **mode)
         with _leaving_out(url, lost):

@@ -43,13 +43,13 @@ from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
 from eps.storage.atomic import read_json, write_bytes_atomic
-from eps.storage.record import NO_WORD, End, Phase, Record, read_record, write_record
+from eps.storage.record import SUPERVISOR_KILLED, End, Phase, Record, read_record, write_record
 from eps.system.home import DIRECTORY_MODE, eps_home, make_private
 
 #: File name in a job's directory, and in a store that replaces the directory between hosts.
 MASTER_FILE = "master.json"
 #: End of a job whose supervisor was killed.
-LOST = End("killed", NO_WORD, is_lost=True)
+LOST = End("killed", SUPERVISOR_KILLED, is_lost=True)
 TOKEN_BYTES = 16
 #: Disk space that a job reserves while it runs, so that its end can be recorded on a full disk.
 RESERVE_BYTES = 256 << 10

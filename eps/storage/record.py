@@ -29,7 +29,7 @@ from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, wri
 #: Version of the file format.
 VERSION = 4
 #: Reason for the end of a job whose supervisor was killed.
-NO_WORD = "its supervisor was killed before it could record the end"
+SUPERVISOR_KILLED = "its supervisor was killed before it could record the end"
 
 
 class Phase(StrEnum):
@@ -94,6 +94,8 @@ class Record:
     yarn: YarnPart = YarnPart()
     #: How it ended; None if it has not.
     end: End | None = None
+    #: Changes and checkpoints of the runs before it was resumed; see :func:`eps.job.status.with_record`.
+    earlier: Mapping[str, Any] = field(default_factory=dict)
     #: The record before the current run was prepared; kept until that run begins.
     former: Record | None = None
 

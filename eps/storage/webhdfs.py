@@ -349,7 +349,7 @@ class Patience:
             logger.warning("%s; retrying for %.0f s", told, left_s)
             tell(told)
             self._next_word_s = now_s + _TOLD_EVERY_S
-        interrupt.heed()
+        interrupt.raise_if_stopped()
         time.sleep(min(self._pause_s, left_s))
         self._pause_s = min(2 * self._pause_s, _LAST_PAUSE_S)
 

@@ -2,7 +2,8 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be.  Inside a finaliser, or a callback that a
 library guards, the exception is printed or dropped, and the program continues.  This module also records the interrupt
-in a flag; long operations poll it with :func:`check`.  They poll :func:`heed` for requests to stop from other sources.
+in a flag; long operations poll it with :func:`check`.
+They poll :func:`raise_if_stopped` for requests to stop from other sources.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 
 _told = False
-#: The callback of :func:`heed`.
+#: The callback of :func:`raise_if_stopped`.
 _look: ContextVar[Callable[[], None]] = ContextVar("look", default=lambda: None)
 
 
@@ -83,8 +84,8 @@ def before_submission(name: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def heeding(look: Callable[[], None]) -> Iterator[None]:
-    """Make :func:`heed` call ``look`` inside the block, on this thread.
+def stopped_by(look: Callable[[], None]) -> Iterator[None]:
+    """Make :func:`raise_if_stopped` call ``look`` inside the block, on this thread.
 
     Parameters
     ----------
@@ -98,8 +99,8 @@ def heeding(look: Callable[[], None]) -> Iterator[None]:
         _look.reset(token)
 
 
-def heed() -> None:
-    """Raise the error of :func:`heeding`'s callback if the current operation is to stop."""
+def raise_if_stopped() -> None:
+    """Raise the error of :func:`stopped_by`'s callback if the current operation is to stop."""
     _look.get()()
 
 

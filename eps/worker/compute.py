@@ -416,7 +416,7 @@ def _split_gradient(
         with np.errstate(over="ignore", invalid="ignore"):
             loss_sum, gradients = model.loss_and_gradient(params, features, target)
         gradient = space.pack_local(gradients, local)
-    if runtime.spec.on_divergence == "continue":
+    if runtime.spec.training.on_divergence == "continue":
         gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
     evaluation = evaluate(runtime, data, params) if runtime.spec.evaluate_at(clock) else ()
     return SplitResult(split, share, float(loss_sum), evaluation), gradient

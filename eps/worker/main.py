@@ -75,8 +75,9 @@ class Worker:
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
-        session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
-        self._van.restrict_to(runtime.spec.van)
+        recovery = runtime.spec.recovery
+        session.be_patient(Patience.of_job(recovery.member_timeout_s, recovery.master_timeout_s))
+        self._van.restrict_to(runtime.spec.network.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
         # A host's next worker does not have the copies of the one before, also for the job master.
         folder = "splits" if self._seat == self._context.container_id else f"splits-{self.name}"

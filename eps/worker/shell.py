@@ -262,7 +262,8 @@ def make_shell(runtime: Runtime, name: MemberId, van: Van, datasets: Datasets, r
     """Return the shell of a worker that trains over a van."""
     state, wakeup, program = WorkerState(name, runtime.settings), Wakeup(), Program(runtime, datasets, van.empty)
     wire = ServerWire(van, runtime.lean, runtime.longest_partition)
-    patience = Patience(runtime.spec.exchange_timeout_s, runtime.spec.master_timeout_s + ROUTING_GRACE_S)
+    recovery = runtime.spec.recovery
+    patience = Patience(recovery.exchange_timeout_s, recovery.master_timeout_s + ROUTING_GRACE_S)
     plane = PushPull(state, wakeup, program, wire, patience, skip_unchanged=runtime.lean.skip_unchanged)
     loop = TrainingLoop(state, wakeup, program, plane, report)
     return WorkerShell(loop, wakeup, plane, datasets, SplitTransfers(name, van, datasets, report), report)

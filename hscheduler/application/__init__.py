@@ -1,5 +1,5 @@
-"""H-scheduler on YARN: one application, whose master is the scheduler; the jobs' processes are in its containers.
+"""H-scheduler on YARN: one application, with the scheduler as its master and the jobs in its containers.
 
-``orders`` is what travels there, ``submit`` and ``follow`` are the client's side, ``am`` is the application's master.
-What the next attempt of it needs is its scheduler's record (:mod:`hscheduler.record.log`).
+``staged_files`` has what is uploaded, ``submit`` and ``monitor`` are the client, ``am`` is the application master.  The
+next attempt restores its state from the scheduler's record (:mod:`hscheduler.record.log`).
 """

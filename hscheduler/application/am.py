@@ -1,12 +1,13 @@
-"""``python -m hscheduler.application.am``: the master of the application that H-scheduler on YARN is.
+"""``python -m hscheduler.application.am``: the application master of H-scheduler on YARN.
 
-It is the service of ``hscheduler serve``, whose jobs share this application
-(:mod:`eps.job.yarn.shared_application`).  Its containers come from YARN, as far as the scheduler grants them.  It ends
-with the sweep that it was submitted with, or has none and serves clients until YARN ends it.  If an attempt is lost,
-its jobs end too.  The next attempt reads the scheduler's record from the cluster's file system and restarts unfinished
-jobs from their checkpoints: under BSP they end with the same bits.
+It runs the service of ``hscheduler serve``, whose jobs share this application
+(:mod:`eps.job.yarn.shared_application`).  It requests as many containers from YARN as the scheduler grants to jobs.  It
+ends with its sweep; without one it serves clients until YARN ends it.
 
-Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: one application is all of them.
+If an attempt fails, its jobs end, too.  The next attempt reads the scheduler's record from the cluster's file system
+and resumes unfinished jobs from their checkpoints.  Under BSP their models are bit-identical.
+
+Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: all jobs share one application.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from typing import Any
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
-from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.attempt import Yarn, exit_process, exit_superseded, run_attempt
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
 from eps.job.yarn import shared_application
-from eps.job.yarn.sweeps import report_file, said_end
+from eps.job.yarn.sweeps import read_outcome, report_file
 from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
+from eps.spec.tables import Containers
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import JobDir, jobs_dir
@@ -42,7 +44,7 @@ from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from eps.system.threads import expect_many_threads
-from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold
@@ -58,41 +60,41 @@ from hscheduler.yarn.nodes import Machine
 
 logger = logging.getLogger(__name__)
 
-#: Set by a NodeManager: which container this is.
+#: Environment variable of the NodeManager with the id of this container.
 CONTAINER = "CONTAINER_ID"
-#: Of the shared folder: the record of the scheduler.
+#: Folder of the scheduler's record in the shared folder.
 STATE = "scheduler"
-#: Of the container's folder: jobs, prepared data and the scheduler's directory.
+#: Folder in the container with jobs, prepared data and the scheduler's directory.
 HOME = "home"
-#: How often it is looked whether the service is well, and whether its sweep has ended.
-LOOK_S = 0.2
-#: A file system that does not answer is waited for so long; then what is to be recorded waits, and questions do not.
+#: Seconds between two checks of the service and its sweep.
+CHECK_S = 0.2
+#: Most seconds that a write to the record retries.  Later writes then queue, but queries are answered.
 LOG_PATIENCE_S = 2.0
-#: While jobs end, the reports of their sweeps are left so often.
+#: Seconds between two reports that are stored while jobs end.
 REPORT_S = 5.0
 
 
 def attempt_of(container: str) -> str:
-    """Return the attempt that an application master's container is of, so that names are in their order.
+    """Return the name of an application master's attempt.  Names sort by attempt.
 
     Raises
     ------
     ConfigError
-        It is no container of YARN.
+        The text is not the id of a container.
     """
     parts = container.split("_")
     if len(parts) < 5 or not parts[-2].isdecimal():
-        raise ConfigError(f"{CONTAINER} is {container!r}: this is no container of YARN")
+        raise ConfigError(f"{CONTAINER} is {container!r}, but must be the id of a YARN container")
     return f"attempt-{int(parts[-2]):06d}"
 
 
 def service_directory(folder: Path) -> ServiceDir:
-    """Make the directory of the scheduler in a container's folder, with the certificates that were brought there.
+    """Create the scheduler's directory in a container's folder, with the shipped certificates.
 
     Raises
     ------
     StorageError
-        It cannot be made.
+        A file cannot be written.
     """
     directory = ServiceDir(folder / HOME / "hscheduler")
     try:
@@ -105,7 +107,7 @@ def service_directory(folder: Path) -> ServiceDir:
 
 
 class Grants:
-    """Has an application's jobs have as many containers as its scheduler grants, and notes what has ended.
+    """Passes the containers that the scheduler grants to the broker, and notes changed sweeps and ended jobs.
 
     Parameters
     ----------
@@ -114,22 +116,22 @@ class Grants:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: Job of the scheduler -> its name; known when the scheduler is.
+        #: Job of the scheduler -> its name; None before the scheduler exists.
         self._name_of: Callable[[str], str] | None = None
-        #: Sweeps of which a job has come, started or ended since their report was left; any thread may take one.
+        #: Sweeps of which a job was submitted, started or ended since their last report; any thread may remove one.
         self.changed: set[str] = set()
         #: Names of jobs that have ended for good, whose checkpoints may be removed.
-        self.over: set[str] = set()
+        self.ended: set[str] = set()
 
     def begin(self, name_of: Callable[[str], str], state: Scheduler) -> None:
-        """Grant from now on what the scheduler has granted; on its thread."""
+        """Start with the state of the scheduler; called on its thread."""
         self._name_of = name_of
-        # Who had ended before may have done so after the last report.
+        # Jobs may have ended after the last report of the previous attempt.
         self.changed.update(job.request.sweep for job in state.jobs.values())
         self._lease(name_of, state)
 
     def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
-        """Take an event and what it brought about, with the state as it is now; on the scheduler's thread."""
+        """Take an event, the commands that followed and the new state; called on the scheduler's thread."""
         if self._name_of is None or (isinstance(event, e.Iterated) and not commands):
             return
         self._lease(self._name_of, state)
@@ -141,7 +143,7 @@ class Grants:
             case e.JobStarted(job_id) | e.JobEnded(job_id):
                 self.changed.add(state.jobs[job_id].request.sweep)
         if isinstance(event, e.JobEnded) and state.jobs[event.job_id].phase.ended:
-            self.over.add(self._name_of(event.job_id))
+            self.ended.add(self._name_of(event.job_id))
 
     def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         ledger = state.ledger
@@ -154,22 +156,22 @@ class Grants:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Where one attempt of an application runs."""
+class Environment:
+    """The environment of one attempt of an application."""
 
-    #: By which clients, containers and YARN's proxy reach this process.
+    #: Host name for clients, containers and YARN's proxy.
     host: str
-    #: Of the container.
+    #: Folder of the container.
     folder: Path
     #: The application's folder in the cluster's file system.
     shared: LogStorage
-    #: Returns the cluster's machines of any state; raises an EpsError where YARN does not answer.
+    #: Returns the cluster's machines in any state; raises EpsError if YARN does not answer.
     machines: Callable[[], Sequence[Machine]]
-    #: Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
+    #: Who may see the page, see :func:`eps.cluster.yarn.proxied.viewer_of`.
     viewer: str | None
     attempt: str
-    #: :attr:`shared`, as the record is written while the service runs: with less patience; default: as it is.
-    at_work: LogStorage | None = None
+    #: :attr:`shared` with short timeouts, for writes while the service runs; None: the same.
+    impatient: LogStorage | None = None
 
 
 class Application:
@@ -181,7 +183,7 @@ class Application:
     resources : YarnResourceManager
     broker : Broker
     place : shared_application.SharedApplication
-    around : Surroundings
+    environment : Environment
     """
 
     def __init__(
@@ -190,67 +192,69 @@ class Application:
         resources: YarnResourceManager,
         broker: Broker,
         place: shared_application.SharedApplication,
-        around: Surroundings,
+        environment: Environment,
     ) -> None:
         self._orders = orders
-        self._resources, self._broker, self._place, self._around = resources, broker, place, around
+        self._resources, self._broker, self._place, self._environment = resources, broker, place, environment
         self._grants = Grants(broker)
-        #: When a report was left last, or could not be; and of which sweeps that was so.
-        self._report_s, self._unleft = -math.inf, set[str]()
-        #: Names of jobs whose results are stored; the others' checkpoints stay.
-        self._left: set[str] = set()
-        #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
+        #: Time of the last attempt to store a report, and the sweeps whose report could not be stored.
+        self._report_s, self._unstored = -math.inf, set[str]()
+        #: Names of jobs whose results are stored; checkpoints of other jobs are kept.
+        self._stored: set[str] = set()
+        #: Set when a later attempt runs.  This one must then end without changing anything.
         self.superseded = threading.Event()
-        self._look = threading.Event()
+        self._pause = threading.Event()
 
     def run(self, directory: ServiceDir) -> tuple[int, str, str]:
-        """Run the sweep to its end; return how it ended, as :func:`outcome_of`.  Without one it does not end.
+        """Run the sweep to its end; return the outcome, as :func:`outcome_of`.  Without a sweep run forever.
 
         Raises
         ------
         EpsError
-            It cannot go on.
+            The service failed.
         """
-        around = self._around
-        record = LogRecord(around.shared, STATE, directory.path / "rows.sqlite", self.superseded.set, around.at_work)
+        environment = self._environment
+        record = LogRecord(
+            environment.shared, STATE, directory.path / "rows.sqlite", self.superseded.set, environment.impatient
+        )
         if record.header is not None:
             names = self._place.restore()
-            logger.warning("H takes over: jobs that were not over begin again, of %d that had begun", len(names))
-        settings = replace(self._orders.settings, host=around.host)
+            logger.warning("H an earlier attempt had started %d jobs; the unfinished ones restart", len(names))
+        settings = replace(self._orders.settings, host=environment.host)
         with ExitStack() as stack:
             service = stack.enter_context(
-                Service(directory, settings, self._grants.take, around.machines, record, self.before_end)
+                Service(directory, settings, self._grants.take, environment.machines, record, self.before_end)
             )
             scheduler = service.scheduler
             scheduler.ask(lambda: self._grants.begin(scheduler.name_of, scheduler.state))
-            page = page_of(service, around.host, around.viewer)
+            page = page_of(service, environment.host, environment.viewer)
             stack.callback(page.close)
             # YARN's proxy shows it as the tracking URL.
             self._resources.show_page(page.url)
             if self._orders.sweep is not None:
                 service.sweeps.run(SWEEP, self._orders.sweep)
-            with around.shared.write(SERVICE_FILE) as file:
+            with environment.shared.write(SERVICE_FILE) as file:
                 place = {"host": service.address.host, "port": service.address.port}
                 file.write(json.dumps(place).encode("ascii"))
             self._wait(service)
             report = service.sweeps.report(SWEEP)
-            leave_report(around.shared, SWEEP, report)
+            store_report(environment.shared, SWEEP, report)
         return outcome_of(report)
 
     def before_end(self, name: str, phase: Phase) -> None:
-        """Give back the containers of a job that ends, and leave what it has brought; on a thread of the job.
+        """Release the containers of a job that ends, and store its results; called on a thread of the job.
 
         Raises
         ------
         StorageError
-            It cannot be left.
+            The results cannot be stored.
         """
         self._place.end(name)
-        self._place.leave(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
-        self._left.add(name)
+        self._place.upload_results(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
+        self._stored.add(name)
 
     def _wait(self, service: Service) -> None:
-        """Wait for the end of the sweep; without one for ever."""
+        """Wait for the end of the sweep; without a sweep forever."""
         trials = None if self._orders.sweep is None else Spec.of(self._orders.sweep).sweep.trials
         while trials is None or not service.sweeps.has_ended(SWEEP):
             try:
@@ -263,55 +267,57 @@ class Application:
                 raise ResourceError("another attempt of this application has taken over")
             if trials is not None:
                 self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
-            self._leave_reports(service)
-            self._forget_over()
-            self._look.wait(LOOK_S)
+            self._store_reports(service)
+            self._remove_ended()
+            self._pause.wait(CHECK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
-            raise ResourceError(f"the sweep cannot go on: {why}")
+            raise ResourceError(f"the sweep failed: {why}")
 
-    def _leave_reports(self, service: Service) -> None:
-        """Leave the reports that have changed, now and then; that of a sweep none of whose jobs is there, at once.
+    def _store_reports(self, service: Service) -> None:
+        """Store changed reports: at once if all jobs of the sweep have ended, else every :data:`REPORT_S` seconds.
 
-        Where one cannot be left it is tried again.
+        A failed attempt is repeated.
         """
         changed, is_due = self._grants.changed, time.monotonic() >= self._report_s + REPORT_S
         for sweep in list(changed):
-            waits = sweep in self._unleft or not all(job.is_over for job in service.scheduler.look_ups.here(sweep))
+            waits = sweep in self._unstored or not all(job.is_over for job in service.scheduler.look_ups.current(sweep))
             if waits and not is_due:
                 continue
-            # In this order: what happens meanwhile may not be in the report.
+            # Before the report is made: it may miss later changes, which mark the sweep again.
             changed.discard(sweep)
-            self._unleft.discard(sweep)
+            self._unstored.discard(sweep)
             try:
-                leave_report(self._around.at_work or self._around.shared, sweep, service.sweeps.report(sweep))
+                store_report(
+                    self._environment.impatient or self._environment.shared, sweep, service.sweeps.report(sweep)
+                )
             except (EpsError, RuntimeError) as error:
                 changed.add(sweep)
-                self._unleft.add(sweep)
-                logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
+                self._unstored.add(sweep)
+                logger.warning("H the report of sweep %s cannot be stored, and is retried: %s", sweep, error)
             self._report_s = time.monotonic()
 
-    def _forget_over(self) -> None:
+    def _remove_ended(self) -> None:
         """Remove the settings and checkpoints of one job that has ended for good.
 
-        Its results are stored, and the record has its end: no attempt runs it again.
+        Its results are stored, and the record has its end, so no attempt runs it again.
         """
-        if self._grants.over and (name := self._grants.over.pop()) in self._left:
-            self._left.discard(name)
+        if self._grants.ended and (name := self._grants.ended.pop()) in self._stored:
+            self._stored.discard(name)
             try:
                 self._place.forget(JobDir(jobs_dir() / name))
             except EpsError as error:
-                logger.warning("H what %s was begun with stays: %s", name, error)
+                logger.warning("H the checkpoints of %s cannot be removed: %s", name, error)
 
 
-def leave_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
-    """Leave the report of a sweep in an application's folder.  Raises StorageError where it cannot be written."""
+def store_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
+    """Store the report of a sweep in an application's folder.  Raises StorageError if it cannot be written."""
     with shared.write(report_file(sweep)) as file:
         file.write(json.dumps(report).encode("utf-8"))
 
 
 def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
-    """Serve a service's page to YARN's proxy, by relative links; parameters as of :class:`ProxiedServer`."""
+    """Serve a service's page to YARN's proxy, with relative links; parameters as of :class:`ProxiedServer`."""
     pages = LiveReports(
         lambda: {service.scheduler.settings.policy: service.sweeps.report("")},
         lambda: metrics_text(service.observer.view.look()),
@@ -320,7 +326,7 @@ def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
 
 
 def outcome_of(report: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Return (exit code, state, reason) of an application whose sweep has ended with this report."""
+    """Return (exit code, state, reason) of an application from the report of its ended sweep."""
     if report["best"] is None:
         return 1, "failed", "no trial finished"
     return 0, "finished", f"{report['completed']} of {len(report['trials'])} trials finished"
@@ -332,9 +338,9 @@ def run(orders: MasterOrders, host: str, folder: Path) -> int:
     Raises
     ------
     EpsError
-        It cannot begin, or YARN could not be told of its end: YARN tries it again.
+        The application cannot start, or YARN could not be told of its end.  YARN starts another attempt.
     """
-    # Whoever only looks into this module needs no Java.
+    # Imported late: they need Java.
     from eps.cluster.yarn.hadoop.client import HadoopClient
     from eps.cluster.yarn.hadoop.files import HadoopFiles
     from eps.cluster.yarn.log_storage import HadoopLogStorage
@@ -343,28 +349,28 @@ def run(orders: MasterOrders, host: str, folder: Path) -> int:
 
     service = ServiceOrders.read(folder / SERVICE_FOLDER)
     session = HadoopSession()
-    # With Kerberos it speaks for its user by a delegation token, which whoever submitted obtained.
+    # With Kerberos the client uses the delegation token that was obtained at submission.
     client = HadoopClient(session)
     yarn, attempt = Yarn.of_hadoop(session), attempt_of(os.environ.get(CONTAINER, ""))
     files = HadoopFiles(session)
     shared = HadoopLogStorage(files, open_storage(orders.shared))
-    at_work = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
-    around = Surroundings(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt, at_work)
-    return serve(orders, service, yarn, around)
+    impatient = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
+    environment = Environment(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt, impatient)
+    return serve(orders, service, yarn, environment)
 
 
-def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surroundings) -> int:
-    """Run the application on whatever is behind the facade; return the exit code.
+def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, environment: Environment) -> int:
+    """Run the application on the given YARN; return the exit code.
 
-    Where an attempt before has left how the sweep ended, and YARN may not have heard it, that is said once more.
+    If an earlier attempt has recorded the end of the sweep, report that end to YARN again, which may have missed it.
 
     Parameters
     ----------
     orders : MasterOrders
     service : ServiceOrders
     yarn : Yarn
-        Both sides are closed when this returns.
-    around : Surroundings
+        Hadoop's or a fake; both of its clients are closed when this returns.
+    environment : Environment
 
     Raises
     ------
@@ -376,19 +382,19 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
         yarn.am,
         yarn.nm,
         LaunchTemplate(roles, yarn.credentials),
-        MasterEndpoint(around.host),
-        limits=yarn.limits(JobSpec(container_timeout_s=service.container_timeout_s)),
-        on_ended=leave,
+        MasterEndpoint(environment.host),
+        limits=yarn.limits(JobSpec(containers=Containers(container_timeout_s=service.container_timeout_s))),
+        on_ended=exit_superseded,
     )
     try:
-        word = said_end(around.shared)
+        word = read_outcome(environment.shared)
         if word is not None:
             state, reason, exit_code = word
             end = exit_code, state, reason
-            logger.warning("H the sweep has ended before this attempt: %s", reason)
+            logger.warning("H the sweep ended in an earlier attempt: %s", reason)
         else:
-            end, is_heard = _to_its_end(orders, service, around, resources, roles)
-            if not is_heard:
+            end, is_current = _run_service(orders, service, environment, resources, roles)
+            if not is_current:
                 return end[0]
         resources.end_job(*end)
         return end[0]
@@ -396,48 +402,48 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
         resources.close()
 
 
-def _to_its_end(
+def _run_service(
     orders: MasterOrders,
     service: ServiceOrders,
-    around: Surroundings,
+    environment: Environment,
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
 ) -> tuple[tuple[int, str, str], bool]:
-    """Run the service, and leave how it ended; return that, and whether YARN still listens to this attempt.
+    """Run the service and record its end; return the end, and whether YARN still accepts it from this attempt.
 
     Raises
     ------
     StorageError
-        The cluster's file system is away, or takes nothing.
+        The cluster's file system is unreachable or not writable.
     """
-    directory = service_directory(around.folder)
+    directory = service_directory(environment.folder)
     broker = Broker(resources, role_of=shared_application.role_key)
-    # Nothing before the scheduler says so.
+    # No containers until the scheduler grants them.
     broker.lease({})
-    # Its folder is among those of other applications, in the folder of all that EPS keeps there.
+    # shared is HOME/sweeps/ID.
     home = RemotePath.parse(orders.shared).parent.parent
-    place = shared_application.SharedApplication(orders, home, around.attempt, around.host, broker, roles)
-    application = Application(service, resources, broker, place, around)
+    place = shared_application.SharedApplication(orders, home, environment.attempt, environment.host, broker, roles)
+    application = Application(service, resources, broker, place, environment)
     try:
         with shared_application.hosting(place), closing(place):
             place.warm_up()
             end = application.run(directory)
     except EpsError as error:
         if isinstance(error, StorageError) and not isinstance(error, DamagedLogError):
-            # The next attempt may find the store again, and the record as it is.
+            # The next attempt may reach the file system, with an intact record.
             raise
-        logger.exception("H cannot go on")
-        end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} cannot go on: {error}"
+        logger.exception("H the application failed")
+        end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} failed: {error}"
     if broker.gone or application.superseded.is_set():
         return end, False
     exit_code, state, reason = end
-    with around.shared.write(ENDED_FILE) as file:
+    with environment.shared.write(ENDED_FILE) as file:
         file.write(json.dumps({"state": state, "exit_code": exit_code, "reason": reason}).encode("utf-8"))
     if state == "finished":
-        # Not before: without that word, the next attempt goes on from them.
+        # After the end is recorded: until then the next attempt would resume from them.
         with suppress(StorageError):
             for name in (CHECKPOINTS, STATE):
-                around.shared.remove(name)
+                environment.shared.remove(name)
     broker.close()
     return end, True
 
@@ -447,8 +453,8 @@ def main() -> int:
     expect_many_threads()
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
-    return begin(lambda orders, host: run(orders, host, folder))
+    return run_attempt(lambda orders, host: run(orders, host, folder))
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

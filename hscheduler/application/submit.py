@@ -1,4 +1,4 @@
-"""From a sweep's file, or a service's settings, to an application on YARN."""
+"""Submit a sweep or a service to YARN as an application."""
 
 from __future__ import annotations
 
@@ -28,54 +28,53 @@ from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
-from hscheduler.application.orders import (
+from hscheduler.application.staged_files import (
     ORDERS_FILE,
     SERVICE_FOLDER,
     SERVICE_TYPE,
     SWEEP_TYPE,
     ServiceOrders,
-    staged,
+    stage,
 )
 from hscheduler.live.checks import working
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.placement import container_settings
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
-#: Of the application's master: what it needs itself, with Java and room for models that are being exported, and what
-#: each job adds, in MiB.  Measured: 3.5 in the process of its master, 1.2 in the scheduler's
-#: (benchmarks/yarn/masters.py).
+#: Memory of the application master in MiB: for itself, with Java and models that are being exported, and for each job.
+#: Measured for a job: 3.5 in the process of its master, 1.2 in the scheduler's (benchmarks/yarn/masters.py).
 BASE_MB, JOB_MB = 896, 8
 MODULE = "hscheduler.application.am"
-#: Folder in the cluster's file system, beside those of jobs: one folder for each application.
+#: Folder in the cluster's file system with a subfolder for each application.
 SWEEPS = "sweeps"
 
 
 def most_at_once(cluster: ClusterSpec, limit: int | None = None) -> int:
-    """Return how many jobs may run at the same time: as many as fit the cluster, and no more than ``limit``."""
-    # One has its master, a worker and a server at least, and no container is smaller than those.
+    """Return the most jobs that run at the same time: as many as fit the cluster, at most ``limit``."""
+    # A job has at least three containers (master, worker, server), each at least of the configured size.
     containers = cluster.nodes * (cluster.vcores // cluster.container_vcores)
     fit = max(1, containers // 3)
     return fit if limit is None else max(1, min(limit, fit))
 
 
 def trials_at_once(spec: Spec) -> int:
-    """Return how many trials a sweep runs at the same time at most."""
+    """Return the most trials that a sweep runs at the same time."""
     trials, parallelism = spec.sweep.trials, spec.sweep.parallelism
     return most_at_once(spec.cluster, min(trials, parallelism) if parallelism else trials)
 
 
 def master_resource(cluster: ClusterSpec, jobs: int, granted: Resource | None = None) -> Resource:
-    """Return the container of the application's master, which the masters of all jobs are in.
+    """Return the size of the application master's container, in which the masters of all jobs run.
 
-    It has what the scheduler counts for one job's master at least, so that it never plans with what this takes.
+    It is at least as large as the container of one job master, which the scheduler reserves for it.
 
     Parameters
     ----------
     cluster : ClusterSpec
     jobs : int
-        That run at the same time.
+        Most jobs at the same time.
     granted : Resource, optional
-        The largest container that YARN grants; default: as large as a node.
+        The largest container that YARN grants; default: a whole node.
     """
     size, largest = cluster.container(), memory_mb(cluster.memory)
     if granted is not None:
@@ -84,7 +83,7 @@ def master_resource(cluster: ClusterSpec, jobs: int, granted: Resource | None = 
 
 
 def settings_of(spec: Spec, policy: str) -> ServiceSettings:
-    """Return the settings of a service that runs one sweep as it would run by itself."""
+    """Return the settings of a service that runs one sweep, the same as for a sweep on this host."""
     cluster, sweep = spec.cluster, spec.sweep
     return ServiceSettings(
         policy=policy,
@@ -98,61 +97,61 @@ def settings_of(spec: Spec, policy: str) -> ServiceSettings:
 
 
 def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, conf: HadoopConf) -> Application:
-    """Bring what a sweep needs to the cluster, and submit its application, which its directory knows from before on.
+    """Upload the files of a sweep and submit its application, which is noted in its directory first.
 
-    One whose submission is cut short is ended, as of :func:`eps.job.yarn.submit.submit_noted`.
+    An interrupted submission is killed, see :func:`eps.job.yarn.submit.submit_noted`.
 
     Parameters
     ----------
     spec : Spec
-        With the cluster that there is; see :func:`hscheduler.live.on_yarn.placed`.
+        With the actual cluster; see :func:`hscheduler.live.placement.placed`.
     policy : str
     directory : JobDir
-        With the certificates by which the scheduler and its clients know each other.
+        Has the certificates of the scheduler and its clients.
     client : Client
     conf : HadoopConf
 
     Raises
     ------
     ConfigError
-        The cluster cannot run it: the message says why.
+        The cluster cannot run the sweep; the message says why.
     ResourceError
-        YARN refuses.
+        YARN rejects the application.
     RpcError
-        The cluster cannot be reached.
+        The cluster is unreachable.
     StorageError
-        Its file system cannot be used.
+        The cluster's file system cannot be used.
     """
-    # Whoever has placed it has told the user.
+    # The caller has already shown the warnings.
     job, cluster = spec.job_spec(), Cluster(client, warns=False)
     resource = _master_in(cluster, job, spec.cluster, trials_at_once(spec))
     working(spec, lambda job: check_job(cluster, _with_master(job, resource)))
     check_file_systems(conf, job, client)
-    tables, models = staged(spec.tables(), home_of(conf, job, client) / "cache")
-    orders = ServiceOrders(settings_of(spec, policy), tables, job.container_timeout_s)
+    tables, models = stage(spec.tables(), home_of(conf, job, client) / "cache")
+    orders = ServiceOrders(settings_of(spec, policy), tables, job.containers.container_timeout_s)
     return _submit(orders, job, resource, directory, client, conf, models)
 
 
 def submit_service(
     settings: ServiceSettings, job: JobSpec, cluster: ClusterSpec, directory: JobDir, client: Client, conf: HadoopConf
 ) -> Application:
-    """Submit the application of a service that clients submit to; parameters and errors as of :func:`submit_sweep`.
+    """Submit the application of a service.  Parameters and errors as of :func:`submit_sweep`.
 
     Parameters
     ----------
     settings : ServiceSettings
     job : JobSpec
-        Of it the application has its queue, priority, lifetime, rights, tags, label, interpreter, folder in the
-        cluster's file system, and how long containers are waited for.
+        Settings of the application: queue, priority, lifetime, access, tags, label, interpreter, staging folder, and
+        the timeout of containers.
     cluster : ClusterSpec
-        The one that there is.
+        The actual cluster.
     directory, client, conf
     """
     told = Cluster(client, warns=False)
     resource = _master_in(told, job, cluster, most_at_once(cluster))
-    check_job(told, _with_master(dataclasses.replace(job, workers=1, servers=1), resource))
+    check_job(told, _with_master(job.with_settings(workers=1, servers=1), resource))
     check_file_systems(conf, job, client)
-    orders = ServiceOrders(settings, None, job.container_timeout_s)
+    orders = ServiceOrders(settings, None, job.containers.container_timeout_s)
     return _submit(orders, job, resource, directory, client, conf, {})
 
 
@@ -170,21 +169,21 @@ def _submit(
     kind = "scheduler" if orders.sweep is None else "sweep"
     try:
         common = common_orders(conf, job, shared, client)
-        # Beside those for file systems one for the ResourceManager, which the master asks for the cluster's nodes.
+        # Includes a token for the ResourceManager: the master asks it for the cluster's nodes.
         tokens = client.obtain_tokens(file_systems_of(home, job))
-        own = _bring(shared, orders, TlsFiles.within(directory.tls), models)
+        own = _upload_private(shared, orders, TlsFiles.within(directory.tls), models)
         launch = launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens)
         submission = Submission(
             name=f"{kind}-{shared.name[:6]}",
-            launch=dataclasses.replace(launch, access=job.access()),
+            launch=dataclasses.replace(launch, access=job.yarn.access()),
             resource=resource,
-            queue=job.queue,
-            priority=job.priority if job.priority >= 0 else None,
-            lifetime_s=job.lifetime_s or None,
-            tags=tuple(tag.strip() for tag in job.tags.split(",") if tag.strip()),
+            queue=job.yarn.queue,
+            priority=job.yarn.priority if job.yarn.priority >= 0 else None,
+            lifetime_s=job.yarn.lifetime_s or None,
+            tags=tuple(tag.strip() for tag in job.yarn.tags.split(",") if tag.strip()),
             application_type=SERVICE_TYPE if orders.sweep is None else SWEEP_TYPE,
-            label=job.by_role("label", "master"),
-            # The processes that would be their jobs' masters end with the application's.
+            label=job.yarn.label_of("master"),
+            # The job masters run in the application master, and end with it.
             keep_containers=False,
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
@@ -199,19 +198,19 @@ def _submit(
 
 
 def _master_in(told: Cluster, job: JobSpec, cluster: ClusterSpec, jobs: int) -> Resource:
-    queue = told.queue(job.queue)
+    queue = told.queue(job.yarn.queue)
     return master_resource(cluster, jobs, None if queue is None else queue.largest)
 
 
 def _with_master(job: JobSpec, master: Resource) -> JobSpec:
-    """Return a job like this whose master is the application's."""
-    sizes = {role: job.number_by_role("memory_mb", role) for role in ("worker", "server")}
+    """Return the job with the application master's memory for its master."""
+    sizes = {role: job.containers.memory_of(role) for role in ("worker", "server")}
     text = ",".join(f"{role}={size}" for role, size in {**sizes, "master": master.memory_mb}.items())
-    return dataclasses.replace(job, memory_mb=text)
+    return job.with_settings(memory_mb=text)
 
 
-def _bring(shared: RemotePath, orders: ServiceOrders, tls: TlsFiles, models: Mapping[str, Path]) -> LocalFile:
-    """Bring to the cluster what is for the application's master alone."""
+def _upload_private(shared: RemotePath, orders: ServiceOrders, tls: TlsFiles, models: Mapping[str, Path]) -> LocalFile:
+    """Upload the private files of the application master."""
     try:
         members = [(ORDERS_FILE, orders.to_bytes(), 0o600)]
         members += [(name, content, 0o600) for name, content in tls.contents().items()]

@@ -1,4 +1,4 @@
-"""The command line of H-scheduler.  Exit codes are those of ``eps``."""
+"""The command line of H-scheduler, with the exit codes of ``eps``."""
 
 from __future__ import annotations
 
@@ -8,120 +8,117 @@ from collections.abc import Sequence
 from eps.cli.arguments import CommandParser, count, given_name
 from eps.cli.exits import EXIT_CODES, run_program
 
-_ON = "where jobs run: local, docker (containers of this host), or yarn (in one application on HADOOP_CONF_DIR's nodes)"
+_ON = "where jobs run: local, docker (containers on this host), or yarn (one application on HADOOP_CONF_DIR's cluster)"
 
 _TEXT = """\
-H-scheduler decides which running job gets and gives workers and servers, so that
-new jobs start at once and nothing idles (EPS sections 4 and 6).
+H-scheduler moves workers and servers between running jobs, so that new jobs start
+at once and no capacity is idle (EPS sections 4 and 6).
 
-A sweep tries points of a space of settings, each with a job of its own, on a cluster
-whose nodes are simulated: the jobs are real, and all of them run on this host.
+A sweep searches a space of settings and trains each point in a job of its own. Jobs are
+real processes. By default they run on this host, and the nodes of the cluster are simulated.
 """
 
-_SWEEP = """Run a sweep's file: jobs come, start, give early feedback, grow, shrink and end as the
-policy decides.  A terminal shows a table of the trials, which is drawn again as they go on;
-without one (or with --plain) every decision is printed with its reason.  What a trial that
-failed wrote last is printed with the failure.  Ctrl-C ends all of them.
+_SWEEP = """Run a sweep. The policy decides when trials start, grow, shrink and end. A terminal shows a
+live table of the trials. Without a terminal, or with --plain, every decision is printed with its
+reason. If a trial fails, its last log lines are printed. Ctrl-C ends all trials.
 
-With --on yarn the sweep is one application of YARN: the scheduler is its master, and the
-workers and servers of all trials are in its containers.  Its page is the application's
-tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
-it again, and trials that were not over go on from their checkpoints (checkpoint_every, else 30s).
-Where this command is killed, the sweep goes on: --resume follows it again, or fetches what it has
-left when it has ended.
+With --on yarn the sweep is one YARN application. The scheduler is its application master, and all
+trials run in its containers. The page is the application's tracking URL; yarn application -kill
+ends the sweep. If the master fails, YARN restarts it, and unfinished trials resume from their
+checkpoints (default: one every 30 s; see checkpoint_every). If this command is killed, the sweep
+continues: --resume follows it again, or fetches its results.
 
-SPEC.toml has the sections [cluster] (nodes, vcores, memory; container_vcores = 1 and
-container_memory = "4GiB" of each worker, server and job master; on YARN the nodes are YARN's),
-[sweep] (trials, arrival, threshold, feedback_iteration, metric, direction (needed unless metric
-is a loss), seed, ...), [space] (settings to search, as in learning_rate =
-{ loguniform = [1e-4, 1] }) and [job] (settings of `eps run` that all trials share); paths count
-from its folder.  Defaults of [sweep]:
-threshold = 0 (as many jobs go on as fit the cluster as they ask), parallelism = 0 (no limit to
-the points tried at once), trial_timeout_s = 0 (no limit), kill_restart_s = -1 (below 0 a restart
-under the policy kill takes what it takes; else so many seconds at least).
+SPEC.toml has four sections. Relative paths start at its folder.
+  [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of each
+  worker, server and job master: container_vcores = 1 and container_memory = "4GiB".
+  [sweep] has trials, arrival, threshold, feedback_iteration, metric, direction (required unless
+  metric is a loss), seed, ... Defaults: threshold = 0 (jobs in training: as many as fit the
+  cluster), parallelism = 0 (no limit to the trials at once), trial_timeout_s = 0 (no limit),
+  kill_restart_s = -1 (no minimum length of a restart under the policy kill).
+  [space] has the settings to search, as in learning_rate = { loguniform = [1e-4, 1] }.
+  [job] has the settings of `eps run` shared by all trials.
 """
 
-_SWEEPS = """List the sweeps that were submitted to YARN from here and whose results are not here yet:
-`hscheduler sweep --resume SWEEP` follows one again, or fetches them.
+_SWEEPS = """List the sweeps submitted to YARN from this machine whose results are not fetched yet.
+`hscheduler sweep --resume SWEEP` follows one again, or fetches its results.
 """
 
-_COMPARE = """Run a sweep's file under several policies, one after the other, with arrivals at the same
-times.  Prints a row for each, and its makespan over that of the first.  With algorithm = "random"
-all try the same points; the default, tpe, and optuna learn from what a policy lets finish, so with
-them each policy tries points of its own.  Report and page are written after each policy.
-The exit code is 1 where no trial of some policy finished.
+_COMPARE = """Run a sweep under several policies, one after the other, with the same arrival times. Prints a
+row for each policy, and its makespan relative to that of the first. With algorithm = "random" all
+policies try the same points. tpe (the default) and optuna learn from finished trials, so each
+policy tries different points. Report and page are written after each policy. The exit code is 1 if
+under some policy no trial finished.
 """
 
 _SIMULATE = """\
-Run a sweep in virtual time: the policies and the state are those of the scheduler,
-jobs are models of their speed.  Prints a table with a row for each policy.
+Run a sweep in virtual time. The scheduler and its policies are the real ones; jobs are
+models of their speed. Prints a table with a row for each policy.
 
-A job's iteration takes 5 ms and stretch_s for each active split of its worker with
-most; early feedback and losses are drawn from the seed, and agree with each other as
-they do in sweeps: roughly.  What changes of size and restarts cost is declared
-(hscheduler/simulator/models.py; kill_restart_s in [sweep] replaces the restart's).
-A --model that `hscheduler fit` found in real runs replaces what is declared; --like takes
-the points, arrivals, early feedback and losses of a real run, and prints the makespan
-that it predicts beside the real one; --paper simulates the eight sweeps of the paper.
-How jobs of a trace become sweeps is said in hscheduler/simulator/traces.py (Philly) and
-pollux.py.
+By default an iteration takes 5 ms plus stretch_s for each split of the busiest worker. Early
+feedback and losses are random, but correlated. Costs of resizes and restarts are constants
+(hscheduler/simulator/models.py; kill_restart_s in [sweep] replaces that of a restart).
+
+--model uses speeds and costs that `hscheduler fit` measured in real runs. --like replays the
+points, arrivals, early feedback and losses of a real run, and compares the predicted makespan
+with the real one. --paper simulates the eight sweeps of the paper. --trace simulates the jobs
+of a real cluster; hscheduler/simulator/traces.py (Philly) and pollux.py describe how they
+become jobs of a sweep.
 """
 
 _FIT = """\
-Fit models of speed and of what changes cost to reports that sweep and compare wrote,
-for `hscheduler simulate --model`: how is said in hscheduler/simulator/fit.py.
+Fit models of the speed of jobs and of the cost of resizes to reports of sweep and compare,
+for `hscheduler simulate --model`. hscheduler/simulator/fit.py describes the method.
 """
 
-_PAGE = "Draw the page of a sweep that has ended, from its report: one file that needs no others."
+_PAGE = "Write the page of an ended sweep from its report: one self-contained HTML file."
 
-_RESULTS = """Print the trials of a sweep that has ended, the best first.  The best trial's model is
-copied from the directory of its job, which is kept under EPS_HOME.
+_RESULTS = """Print the trials of an ended sweep, the best first. --export-best copies the best trial's model
+from the directory of its job under EPS_HOME.
 """
 
 _SERVE = """\
-Own a cluster: jobs and sweeps are submitted to this service, which decides by its
-policy.  Everything that happens is in its record: after kill -9, or SIGTERM, the
-same command takes up the jobs, which go on meanwhile.  Ctrl-C ends the service with its
-jobs, which is no failure: the exit code is 0.
+Run a scheduler as a service that owns a cluster and runs the jobs and sweeps submitted to
+it. The service logs every event to its record. After SIGTERM or a crash its jobs continue,
+and the same command takes control of them again. Ctrl-C ends the service and its jobs; the
+exit code is 0.
 
-A client on this host finds the service by its directory (--state).  For one on another
-host, start the service with --listen HOST:PORT; the client needs --scheduler HOST:PORT
-and a copy of the directory's folder tls.  What was begun with
-one policy and cluster goes on with these.  While the disk is full, jobs go on, and what
-is submitted is refused.
+Clients on this host find the service by its directory (--state). For clients on other hosts,
+start it with --listen HOST:PORT; they need --scheduler HOST:PORT and a copy of the folder tls
+of that directory. A restarted service keeps its policy and cluster. While the disk is full,
+jobs continue, but submissions are rejected.
 
-A record that this version cannot go on with is refused, with the jobs of it that run.
---forget ends these (eps resume goes on with one), moves the record aside, and begins.
+If this version cannot read the record, the command fails and lists the running jobs. --forget
+ends these jobs (eps resume can continue them), renames the record, and starts with an empty one.
 
-With --on yarn the service is an application of YARN: the scheduler is its master, and the
-workers and servers of all jobs are in its containers.  This command submits and follows it:
-Ctrl-C ends it, and brings the reports of its sweeps with the best model of each, and what jobs
-of no sweep have left.  Where this command is killed, or with --detach, it goes on; the same
-command with the same --state follows it again.  If its master is lost, YARN starts it again, and
-jobs that were not over go on from their checkpoints.
+With --on yarn the service is a YARN application. The scheduler is its application master, and
+all jobs run in its containers. This command submits and follows it. Ctrl-C ends it and fetches
+the results: the report and best model of each sweep, and the results of single jobs. If this
+command is killed, or with --detach, the application continues; the same command with the same
+--state follows it again. If the master fails, YARN restarts it, and unfinished jobs resume from
+their checkpoints.
 """
 
 _YARN_PLUGIN = """\
-Tell the plugin in a ResourceManager (hscheduler/yarn-plugin) which containers of EPS jobs
-are to be given back so that an application that waits can start.  Only jobs that have given
-their early feedback give, never their last worker or server, never a job master; what holds an
-application back that is no lack of room is said, and nothing is taken for it.  Every sentence
-is printed.  It runs on the ResourceManager's host.  In which queues it takes containers, and of
-which users, stands in yarn-site.xml (eps.hscheduler.queues, eps.hscheduler.users).  From a queue
-of which YARN's own preemption is not off nothing is taken.
+Answer the plugin in a ResourceManager (hscheduler/yarn-plugin): choose containers of EPS jobs
+to preempt so that a waiting application can start. Run it on the ResourceManager's host. Every
+decision is printed.
+
+Only jobs after their early feedback lose containers, but never their job master, last worker or
+last server. If an application waits for another reason than missing capacity, the reason is
+printed and nothing is preempted. yarn-site.xml selects queues and users
+(eps.hscheduler.queues, eps.hscheduler.users). Queues with YARN's own preemption are skipped.
 """
 
 _SUBMIT = """\
-Submit one job to a service, which starts it when its policy finds room.  Returns as soon as
-the service has it; --wait waits for its end, and then writes the report and export of the
-file.  What can never fit the cluster fails at once: `hscheduler why` says so, and so does the
-exit code with --wait.
+Submit one job to a service, which starts it when capacity is free. Returns as soon as the
+service has accepted the job; --wait waits for its end, and then writes the report and export
+of the file. A job that can never fit the cluster fails at once (see `hscheduler why`).
 """
-_JOBS = "List the jobs of a service that are not over: phase, containers, iteration, loss, and why they wait."
-_WHY = "Say how a job of a service is, or how it ended, and which decisions were made about it."
+_JOBS = "List unfinished jobs of a service: phase, containers, iteration, loss, and why they are queued."
+_WHY = "Show the state of a job, or how it ended, and every decision about it."
 _KILL = """\
-End a job of a service, or a sweep with all of its jobs.  Their reports are kept.  A job of this
-host keeps its checkpoints, too: eps resume continues it by itself.
+End a job of a service, or a sweep with all of its jobs. Their reports are kept. A job on this
+host also keeps its checkpoints: eps resume continues it without the service.
 """
 
 _EXAMPLES = """\
@@ -155,21 +152,23 @@ def build_parser() -> argparse.ArgumentParser:
     compare = commands.add_parser(
         "compare", help="run a sweep under several policies", description=_COMPARE, formatter_class=raw
     )
-    compare.add_argument("--policies", default=",".join(POLICIES), metavar="NAME,...", help=f"of {names}; default: all")
+    compare.add_argument(
+        "--policies", default=",".join(POLICIES), metavar="NAME,...", help=f"any of {names}; default: all"
+    )
     compare.set_defaults(command="sweep:compare")
     simulate = commands.add_parser(
         "simulate", help="run a sweep in virtual time", description=_SIMULATE, formatter_class=raw
     )
     simulate.add_argument(
-        "--policy", metavar="NAME,...", help=f"of {names}; default: elastic, with --like that of the report"
+        "--policy", metavar="NAME,...", help=f"any of {names}; default: elastic, with --like that of the report"
     )
-    simulate.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file; of a trace, its cluster")
-    simulate.add_argument("--trace", metavar="FILE.csv", help="jobs of a real cluster: Philly, or a workload of Pollux")
+    simulate.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file; with --trace, its cluster")
+    simulate.add_argument("--trace", metavar="FILE.csv", help="jobs of a real cluster: Philly trace or Pollux workload")
     simulate.add_argument(
-        "--model", metavar="MODEL.json", help="speeds and costs that `hscheduler fit` found; of --paper the costs only"
+        "--model", metavar="MODEL.json", help="speeds and costs from `hscheduler fit`; with --paper only the costs"
     )
     simulate.add_argument(
-        "--like", metavar="REPORT.json", help="the trials of a real run; its sweep, without SPEC.toml"
+        "--like", metavar="REPORT.json", help="trials of a real run; SPEC.toml, if given, replaces its sweep"
     )
     simulate.add_argument("--paper", action="store_true", help="the eight sweeps of 75 jobs of the paper")
     sweep.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file")
@@ -179,53 +178,53 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "--resume",
         metavar="SWEEP",
-        help="instead of SPEC.toml: follow a sweep on YARN again, or fetch what it has left; by its id, which "
-        "hscheduler sweeps lists, or its application's",
+        help="instead of SPEC.toml: follow a sweep on YARN again, or fetch its results; its id (hscheduler sweeps) or "
+        "that of its application",
     )
     for each in (sweep, compare, simulate):
-        each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
-        each.add_argument("--seed", type=int, metavar="N", help="of all that is drawn, instead of the file's")
-        each.add_argument("--report", metavar="PATH", help="write what happened as JSON")
-        each.add_argument("--page", metavar="PATH.html", help="draw what happened: one file that needs no others")
+        each.add_argument("--trials", type=int, metavar="N", help="points to try; replaces the file's value")
+        each.add_argument("--seed", type=int, metavar="N", help="random seed; replaces the file's value")
+        each.add_argument("--report", metavar="PATH", help="write the report as JSON")
+        each.add_argument("--page", metavar="PATH.html", help="write the page: one self-contained HTML file")
     sweep.add_argument(
-        "--web", type=int, metavar="PORT", help="serve the page while the sweep runs; 0 takes a free port"
+        "--web", type=int, metavar="PORT", help="serve the page while the sweep runs; 0 picks a free port"
     )
-    sweep.add_argument("--plain", action="store_true", help="print lines, also where there is a terminal to draw on")
+    sweep.add_argument("--plain", action="store_true", help="print lines instead of a table, also on a terminal")
     _add_exports(sweep)
     sweeps = commands.add_parser(
         "sweeps", help="list the sweeps that were submitted to YARN", description=_SWEEPS, formatter_class=raw
     )
-    sweeps.add_argument("--all", action="store_true", help="those whose results are here, too")
+    sweeps.add_argument("--all", action="store_true", help="also sweeps whose results are already here")
     sweeps.set_defaults(command="sweep:sweeps")
-    page = commands.add_parser("page", help="draw the page of a report again", description=_PAGE, formatter_class=raw)
-    page.add_argument("--out", metavar="PATH.html", required=True, help="where the page goes")
+    page = commands.add_parser("page", help="write the page of a report", description=_PAGE, formatter_class=raw)
+    page.add_argument("--out", metavar="PATH.html", required=True, help="file to write")
     page.set_defaults(command="results:draw")
     results = commands.add_parser(
         "results", help="print the trials of a report, the best first", description=_RESULTS, formatter_class=raw
     )
     results.add_argument("--csv", action="store_true", help="print all columns as CSV")
-    results.add_argument("--export-best", metavar="MODEL.npz", help="copy the model of the best trial there")
+    results.add_argument("--export-best", metavar="MODEL.npz", help="copy the model of the best trial to this file")
     _add_exports(results)
     results.set_defaults(command="results:results")
     for each in (page, results):
         each.add_argument(
-            "report", metavar="REPORT.json|SWEEP", help="of sweep, compare, simulate; or the name of a service's sweep"
+            "report",
+            metavar="REPORT.json|SWEEP",
+            help="report of sweep, compare or simulate; or the name of a service's sweep",
         )
         each.add_argument(
             "--state",
             metavar="DIR",
-            help="the directory of the sweep's service, which need not run; default: EPS_HOME/hscheduler",
+            help="the directory of the service, which may have ended; default: EPS_HOME/hscheduler",
         )
-        each.add_argument("--scheduler", metavar="HOST:PORT", help="where the sweep's service listens")
+        each.add_argument("--scheduler", metavar="HOST:PORT", help="address of the service")
     for each in (sweep, compare):
         each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")
     simulate.set_defaults(command="simulate:run")
-    fit = commands.add_parser(
-        "fit", help="learn from real runs what simulate needs", description=_FIT, formatter_class=raw
-    )
-    fit.add_argument("reports", metavar="REPORT.json", nargs="+", help="of hscheduler sweep or compare")
-    fit.add_argument("--model", metavar="PATH", help="write what was found as JSON")
+    fit = commands.add_parser("fit", help="fit models for simulate to real runs", description=_FIT, formatter_class=raw)
+    fit.add_argument("reports", metavar="REPORT.json", nargs="+", help="reports of hscheduler sweep or compare")
+    fit.add_argument("--model", metavar="PATH", help="write the model as JSON")
     fit.set_defaults(command="simulate:fit_command")
     _add_service(commands, names)
     _add_yarn_plugin(commands)
@@ -250,16 +249,23 @@ def _add_yarn_plugin(commands: argparse._SubParsersAction[CommandParser]) -> Non
         "--listen",
         default="127.0.0.1:0",
         metavar="HOST:PORT",
-        help="on the loopback interface; default: a free port of 127.0.0.1",
+        help="loopback address; default: a free port of 127.0.0.1",
     )
     plugin.add_argument(
-        "--secret-file", required=True, metavar="FILE", help="what it shares with the plugin; made where there is none"
+        "--secret-file", required=True, metavar="FILE", help="secret shared with the plugin; created if missing"
     )
     plugin.add_argument(
-        "--feedback-iteration", type=count, default=100, metavar="N", help="from it on jobs may shrink; default: 100"
+        "--feedback-iteration",
+        type=count,
+        default=100,
+        metavar="N",
+        help="iteration from which jobs may shrink; default: 100",
     )
     plugin.add_argument(
-        "--staging", default="", metavar="LOCATION", help="where jobs are staged, if not in their users' home folders"
+        "--staging",
+        default="",
+        metavar="LOCATION",
+        help="staging folder of jobs; default: the home folders of their users",
     )
     plugin.set_defaults(command="yarn_plugin:yarn_plugin")
 
@@ -268,71 +274,68 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
     """Add the commands of a service and of its clients."""
     raw = argparse.RawDescriptionHelpFormatter
     serve = commands.add_parser(
-        "serve", help="be a service that jobs and sweeps are submitted to", description=_SERVE, formatter_class=raw
+        "serve", help="run a service for jobs and sweeps", description=_SERVE, formatter_class=raw
     )
     serve.add_argument("--policy", metavar="NAME", help=f"one of {names}; default: elastic")
     serve.add_argument("--nodes", type=int, metavar="N", help="simulated nodes; default: 4")
-    serve.add_argument("--vcores", type=int, metavar="N", help="of each node; default: 4")
-    serve.add_argument("--memory", metavar="AMOUNT", help="of each node; default: 16GiB")
-    serve.add_argument("--container-vcores", type=int, metavar="N", help="of a worker, server or master; default: 1")
-    serve.add_argument("--container-memory", metavar="AMOUNT", help="of a worker, a server or a master; default: 4GiB")
+    serve.add_argument("--vcores", type=int, metavar="N", help="vcores of a node; default: 4")
+    serve.add_argument("--memory", metavar="AMOUNT", help="memory of a node; default: 16GiB")
+    serve.add_argument("--container-vcores", type=int, metavar="N", help="vcores of a container; default: 1")
+    serve.add_argument("--container-memory", metavar="AMOUNT", help="memory of a container; default: 4GiB")
     serve.add_argument("--on", metavar="NAME", help=_ON)
     serve.add_argument(
-        "--threshold", type=int, metavar="N", help="jobs in training; 0, the default, lets as many as fit the cluster"
+        "--threshold", type=int, metavar="N", help="most jobs in training; default: 0, as many as fit the cluster"
     )
-    serve.add_argument("--feedback-iteration", type=int, metavar="N", help="of sweeps that do not say; default: 100")
     serve.add_argument(
-        "--kill-restart", type=float, metavar="SECONDS", help="declared length of restarts (policy kill)"
+        "--feedback-iteration",
+        type=int,
+        metavar="N",
+        help="iteration of early feedback, if a sweep sets none; default: 100",
     )
-    serve.add_argument("--seed", type=int, metavar="N", help="of policies that draw lots; default: 0")
+    serve.add_argument("--kill-restart", type=float, metavar="SECONDS", help="least length of a restart (policy kill)")
+    serve.add_argument("--seed", type=int, metavar="N", help="random seed of policies; default: 0")
     serve.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="let clients on other hosts in, by certificates; default: only your processes on this host",
+        help="accept clients on other hosts, with certificates; default: only your processes here",
     )
-    serve.add_argument("--web", type=int, metavar="PORT", help="serve a page, too; 0 takes a free port")
+    serve.add_argument("--web", type=int, metavar="PORT", help="also serve a page; 0 picks a free port")
     serve.add_argument(
-        "--forget", action="store_true", help="end the jobs of a record that cannot be gone on with; keep it aside"
+        "--forget", action="store_true", help="end the jobs of a record that cannot be read, and rename it"
     )
     serve.set_defaults(command="serve:serve")
     serve.add_argument(
         "--application",
         metavar="JOB.toml",
-        help="with --on yarn: the application's queue, priority, lifetime, acl, tags, label, python, staging and "
-        "container_timeout, as in a job's file",
+        help="with --on yarn: file with the application's queue, priority, lifetime, acl, tags, label, python, staging "
+        "and container_timeout, as in a job's file",
     )
-    serve.add_argument("--detach", action="store_true", help="with --on yarn: return as soon as it listens")
+    serve.add_argument("--detach", action="store_true", help="with --on yarn: return once the service listens")
     submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)
     submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
-    submit.add_argument("--name", type=given_name, help="its id; by default one that is new")
-    submit.add_argument("--sweep", metavar="NAME", help="rank it among the jobs of this sweep")
-    submit.add_argument(
-        "--wait", action="store_true", help="wait for its end; 1 is the exit code where it did not finish"
-    )
+    submit.add_argument("--name", type=given_name, help="id of the job; default: a new one")
+    submit.add_argument("--sweep", metavar="NAME", help="rank the job within this sweep")
+    submit.add_argument("--wait", action="store_true", help="wait for its end; exit code 1 if it did not finish")
     jobs = commands.add_parser("jobs", help="list the jobs of a service", description=_JOBS, formatter_class=raw)
-    jobs.add_argument("sweep", nargs="?", metavar="SWEEP", help="of this sweep only")
-    jobs.add_argument("--all", action="store_true", help="those that are over, too")
+    jobs.add_argument("sweep", nargs="?", metavar="SWEEP", help="only jobs of this sweep")
+    jobs.add_argument("--all", action="store_true", help="also jobs that have ended")
     jobs.add_argument("--json", action="store_true", help="everything, as JSON")
-    why = commands.add_parser(
-        "why", help="say how a job of a service is, and why", description=_WHY, formatter_class=raw
-    )
+    why = commands.add_parser("why", help="show the state of a job, and why", description=_WHY, formatter_class=raw)
     why.add_argument("job", metavar="JOB")
     kill = commands.add_parser(
         "kill", help="end a job of a service, or a sweep", description=_KILL, formatter_class=raw
     )
     kill.add_argument("name", metavar="JOB|SWEEP")
     sweep = commands.choices["sweep"]
-    sweep.add_argument(
-        "--scheduler", metavar="HOST:PORT", help="have a service run it, which decides by its own policy"
-    )
-    sweep.add_argument("--state", metavar="DIR", help="the same, by the service's directory")
-    sweep.add_argument("--name", type=given_name, help="of the sweep at the service; by default one that is new")
-    sweep.add_argument("--detach", action="store_true", help="return as soon as the service has it")
+    sweep.add_argument("--scheduler", metavar="HOST:PORT", help="run the sweep in the service at this address")
+    sweep.add_argument("--state", metavar="DIR", help="run the sweep in the service with this directory")
+    sweep.add_argument("--name", type=given_name, help="name of the sweep in the service; default: a new one")
+    sweep.add_argument("--detach", action="store_true", help="return once the service has accepted the sweep")
     for name, each in (("submit", submit), ("jobs", jobs), ("why", why), ("kill", kill)):
         each.set_defaults(command=f"remote:{name}")
-        each.add_argument("--scheduler", metavar="HOST:PORT", help="where it listens; by default as --state says")
+        each.add_argument("--scheduler", metavar="HOST:PORT", help="address of the service; default: that in --state")
     for each in (serve, submit, jobs, why, kill):
-        each.add_argument("--state", metavar="DIR", help="the service's directory; default: EPS_HOME/hscheduler")
+        each.add_argument("--state", metavar="DIR", help="directory of the service; default: EPS_HOME/hscheduler")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

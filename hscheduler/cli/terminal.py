@@ -1,6 +1,6 @@
-"""A sweep in a terminal: a table that is drawn again in place, and what is told for good above it.
+"""A sweep in a terminal: a live table that is redrawn in place, with log lines above it.
 
-:func:`lines_of` is pure: a look and a size in, lines out.  :class:`Screen` writes them.
+:func:`lines_of` renders the table as lines.  :class:`Screen` writes them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from eps.job.display import number_text, seconds_text, table
 from hscheduler.core.jobs import Phase
 from hscheduler.reports.view import Look, Row
 
-#: Where why it ended is worth the place of when it will.
-_ENDED_BY_OTHERS = (Phase.FAILED, Phase.KILLED)
-#: A redrawing takes a millisecond; more often nobody can read.
-REDRAWN_EVERY_S = 0.25
-#: Jobs of the queue and decisions that are shown where there is much room.
+#: Phases for which the last column shows the reason of the end instead of the ETA.
+_ENDED_EARLY = (Phase.FAILED, Phase.KILLED)
+#: A redraw takes a millisecond; a reader cannot follow faster updates.
+REDRAW_S = 0.25
+#: Lines of the queue and of decisions on a tall terminal.
 _MOST_WAITING, _MOST_DECISIONS = 5, 3
-#: Lines of the reason why a job waits.
+#: Most lines for a queued job and its reason.
 _MOST_LINES = 2
-#: Columns that a narrow terminal does without, the first one first.
+#: Columns dropped on a narrow terminal, in this order.
 _LEAST_FIRST = ("FEEDBACK", "SERVERS", "WORKERS", "ITERATION", "PHASE")
-#: How columns are called where there is little room.
+#: Short names of columns, for a narrow terminal.
 _SHORT = {"WORKERS": "W", "SERVERS": "S", "ITERATION": "ITER"}
-#: Phases in the order in which trials are worth room: what runs, what has finished, the others.
+#: Order of trials by phase: running, finished, others.
 _ORDER = (
     Phase.TRAINING,
     Phase.EARLY_FEEDBACK,
@@ -41,17 +41,17 @@ _ORDER = (
 
 
 def lines_of(look: Look, width: int, height: int) -> list[str]:
-    """Return a sweep as text of ASCII characters.
+    """Return a sweep as lines of ASCII text.
 
     Parameters
     ----------
     look : Look
     width, height : int
-        No line is longer than ``width``, and there are at most ``height`` of them.
+        Columns and rows of the terminal: the result fits.
     """
     lines = [_counts(look), _totals(look)]
     room = height - len(lines)
-    # Trials come first; the rest has its share where there is room for it.
+    # Trials take precedence: a short terminal shows no queue and no decisions.
     decisions = _of_decisions(look, _MOST_DECISIONS if room >= 20 else 1 if room >= 10 else 0)
     shown = [row for row in look.rows if row.phase is not Phase.QUEUED]
     wanted = len(shown) + 1 if shown else 0
@@ -79,24 +79,24 @@ def _totals(look: Look) -> str:
 def _of_trials(look: Look, rows: Sequence[Row], width: int, room: int) -> list[str]:
     if not rows or room < 2:
         return []
-    # Of those that have ended the latest.
+    # Of the ended trials, the latest first.
     ranked = sorted(rows, key=lambda row: (_ORDER.index(row.phase), -(row.ended_s or 0.0)))
     few = ranked if len(ranked) < room else ranked[: max(1, room - 2)]
-    # What does not fit of the reason why a trial has ended is cut.
-    needed = {k for k, row in enumerate(few, 1) if row.phase not in _ENDED_BY_OTHERS}
+    # Reasons may be cut off; other rows must fit.
+    needed = {k for k, row in enumerate(few, 1) if row.phase not in _ENDED_EARLY}
     lines = _fitting([_head(look), *(_cells(look, row) for row in few)], {0, *needed}, width)
     return lines + ([f"... and {len(ranked) - len(few)} more"] if len(few) < len(ranked) else [])
 
 
 def _fitting(rows: Sequence[list[str]], needed: Collection[int], width: int) -> list[str]:
-    """Return rows as columns; where these are too wide, without the ones that are worth least.
+    """Return rows as an aligned table.  If it is too wide, shorten the headings, then drop the least important columns.
 
     Parameters
     ----------
     rows : sequence of list of str
-        The heading is the first.
+        The heading first.
     needed : collection of int
-        Positions of the rows whose last cell is to fit, too.
+        Positions of the rows whose last cell must fit; the others may be cut off.
     width : int
     """
     head, *others = rows
@@ -111,8 +111,8 @@ def _fitting(rows: Sequence[list[str]], needed: Collection[int], width: int) -> 
 
 
 def _head(look: Look) -> list[str]:
-    by_others = [] if look.metric == "loss" else [look.metric.upper()]
-    return ["TRIAL", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", *by_others, "ETA"]
+    metric = [] if look.metric == "loss" else [look.metric.upper()]
+    return ["TRIAL", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", *metric, "ETA"]
 
 
 def _cells(look: Look, row: Row) -> list[str]:
@@ -128,19 +128,19 @@ def _cells(look: Look, row: Row) -> list[str]:
         number_text(row.feedback),
         number_text(loss),
         *([] if by_loss else [number_text(row.result)]),
-        row.why if row.phase in _ENDED_BY_OTHERS and row.why else "-" if eta_s is None else seconds_text(eta_s),
+        row.why if row.phase in _ENDED_EARLY and row.why else "-" if eta_s is None else seconds_text(eta_s),
     ]
 
 
 def _of_queue(look: Look, width: int, most: int) -> list[str]:
-    """Return the queue in at most so many lines below its heading; a reason goes on in a second one."""
+    """Return the heading and at most ``most`` lines of the queue."""
     if not look.num_queued or most < 1:
         return []
     lines: list[str] = []
     for job_id, why in look.queue:
         if len(lines) >= most:
             break
-        text = f"{job_id}  {why or 'waits for its turn'}"
+        text = f"{job_id}  {why or 'is queued'}"
         lines += wrap(text, max(20, width), subsequent_indent="    ", max_lines=_MOST_LINES, placeholder=" ...")
     return [f"QUEUE ({look.num_queued})", *lines[:most]]
 
@@ -153,27 +153,25 @@ def _of_decisions(look: Look, most: int) -> list[str]:
 
 
 def _ascii(text: str) -> str:
-    """Return a text in which every character takes one column, and none commands the terminal."""
+    """Return a text of characters that take one column each, without control characters."""
     return "".join(c if " " <= c <= "~" else "?" for c in text)
 
 
 class Screen:
-    """Draws lines again and again at the bottom of a terminal; what is told is above them, and stays.
+    """Redraws lines at the bottom of a terminal; lines given to :meth:`tell` scroll by above them.
 
-    Nothing of the terminal is changed for good: whenever it ends, the last lines are left standing.
+    No terminal mode is changed, so a crash leaves the terminal usable, with the last lines on it.
 
     Parameters
     ----------
     stream : text file
-        Of a terminal.
+        A terminal.
     lines : callable
-        Called with the room that there is, columns and rows; on a thread of its own.
+        Returns the lines to draw.  Called with the available columns and rows, on a thread of its own.
     every_s : float, seconds
     """
 
-    def __init__(
-        self, stream: TextIO, lines: Callable[[int, int], list[str]], every_s: float = REDRAWN_EVERY_S
-    ) -> None:
+    def __init__(self, stream: TextIO, lines: Callable[[int, int], list[str]], every_s: float = REDRAW_S) -> None:
         self._stream = stream
         self._lines = lines
         self._every_s = every_s
@@ -184,11 +182,11 @@ class Screen:
         self._thread.start()
 
     def tell(self, news: Iterable[str]) -> None:
-        """Write lines above the ones that are drawn again."""
+        """Write lines above the redrawn ones."""
         self._draw(list(news))
 
     def close(self) -> None:
-        """Draw for the last time; harmless when repeated."""
+        """Draw for the last time.  Idempotent."""
         if not self._ends.is_set():
             self._ends.set()
             self._thread.join()
@@ -202,16 +200,16 @@ class Screen:
         with self._lock:
             try:
                 columns, rows = os.get_terminal_size(self._stream.fileno())
-                # Where the window has become narrower, the terminal has broken lines that were drawn.
+                # A window that became narrower has wrapped the drawn lines.
                 up = sum(max(1, -(-len(line) // max(1, columns))) for line in self._drawn)
                 self._drawn = self._lines(max(1, columns - 1), max(1, rows - 1))
                 printable = ["".join(c if c.isprintable() else "?" for c in line) for line in news]
                 home = f"\r\x1b[{up}A" if up else "\r"
-                # News may take several rows, on which something of the table would be left.
+                # News may wrap onto several rows, on which parts of the table would remain.
                 clear = "\x1b[J" if news else ""
                 body = "".join(f"\x1b[K{line}\n" for line in [*printable, *self._drawn])
                 self._stream.write(f"{home}{clear}{body}\x1b[J")
                 self._stream.flush()
             except (OSError, ValueError):
-                # The terminal has gone; the sweep goes on.
+                # The terminal was closed; the sweep continues.
                 self._ends.set()

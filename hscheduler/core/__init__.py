@@ -1,1 +1,1 @@
-"""What H-scheduler decides, without I/O, clock, threads or chance."""
+"""Pure decisions of H-scheduler: no I/O, clock, threads or global random state."""

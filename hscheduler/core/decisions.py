@@ -94,7 +94,7 @@ class Decision:
 
 
 class AdmissionView(Protocol):
-    """What admission of a queued job needs: free resources, and containers that running jobs can give up."""
+    """View for the admission of a queued job: free resources, and containers that running jobs can give up."""
 
     @property
     def queue(self) -> Sequence[Job]:

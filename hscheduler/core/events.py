@@ -97,8 +97,8 @@ class FeedbackGiven:
 class GrowthDone:
     """The members that were added last have joined the job.
 
-    The members are part of this event: a separate event could be lost in a crash, and the restored job, complete,
-    would be ordered to grow again.
+    The members are part of this event.  A crash could lose a separate event; the next scheduler would then repeat the
+    growth.
     """
 
     job_id: str

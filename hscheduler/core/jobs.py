@@ -133,7 +133,7 @@ class JobRequest:
 
 
 class Direction(StrEnum):
-    """Whether lower or higher early feedback is better."""
+    """Direction in which early feedback is better: lower or higher."""
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"

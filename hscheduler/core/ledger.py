@@ -1,7 +1,7 @@
 """The ledger of containers by node and by job: the only place that accounts for resources.
 
-A decision *promises* a container.  It is *granted* when its node has enough free resources, *releasing* from the
-decision that takes it back, and gone when its job reports the release.  Each node has two amounts:
+A decision *promises* a container.  It is *granted* when its node has enough free resources.  It is *releasing* from
+the decision that takes it back until its job reports the release.  Each node has two amounts:
 
 - really free: capacity less granted and releasing containers.  Promises are granted against it;
 - planned to be free: capacity less promised and granted containers.  Decisions use it, so that containers that are

@@ -1,7 +1,7 @@
 """Amounts of processors and memory, and the containers that hold them.  Imports nothing of ours.
 
-Source: EPS §6 (a worker or server has one vCPU and 4 GB).  A job master takes a container, too: only then is the
-threshold 11, since 36 nodes of 4 vCPU hold 144 / (8 + 4 + 1) = 11 jobs.
+Source: EPS §6 (a worker or server has one vCPU and 4 GB).  A job master takes a container, too.  Only then is the
+threshold 11: 36 nodes of 4 vCPU hold 144 / (8 + 4 + 1) = 11 jobs.
 """
 
 from __future__ import annotations

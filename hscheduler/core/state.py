@@ -86,7 +86,7 @@ class Scheduler(SchedulerView):
     def is_idle_news(self, news: e.Iterated) -> bool:
         """Return whether a progress report can be skipped: no decision depends on it before the next report."""
         job = self.jobs.get(news.job_id)
-        known = job is not None and job.iteration > 0 and not watch.is_telling(job, news.iteration)
+        known = job is not None and job.iteration > 0 and not watch.may_decide(job, news.iteration)
         return known and not self._slowed
 
     def _take(self, event: e.Event) -> None:
@@ -123,7 +123,7 @@ class Scheduler(SchedulerView):
                 if job.phase is Phase.STARTING:
                     self._run(job)
             case e.Iterated(_, iteration, durations_s):
-                self._is_told = watch.waited_for(job, iteration)
+                self._is_told = watch.ends_wait(job, iteration)
                 job.iteration = max(job.iteration, iteration)
                 self._watch(job, durations_s)
             case e.FeedbackGiven(_, value):

@@ -41,15 +41,15 @@ def take(job: Job, durations_s: Sequence[float]) -> bool:
     return known < WATCHED_ITERATIONS == len(job.recent_s)
 
 
-def is_telling(job: Job, iteration: int) -> bool:
+def may_decide(job: Job, iteration: int) -> bool:
     """Return whether a report that this many iterations are complete may lead to a decision.
 
     It may judge the latest growth, allow the next one, or end the wait after a failed shrink or replacement.
     """
     awaited = job.watched is not None or (job.phase is Phase.TRAINING and len(job.recent_s) < WATCHED_ITERATIONS)
-    return awaited or waited_for(job, iteration)
+    return awaited or ends_wait(job, iteration)
 
 
-def waited_for(job: Job, iteration: int) -> bool:
+def ends_wait(job: Job, iteration: int) -> bool:
     """Return whether this many iterations end a job's wait after a failed shrink or replacement."""
     return any(job.iteration < least <= iteration for least in (job.no_shrink_before, job.no_return_before))

@@ -1,1 +1,1 @@
-"""H-scheduler with real jobs on this host: does what its state commands, and says what becomes of it."""
+"""H-scheduler with real jobs on this host: carries out the orders of its state, and reports back what happened."""

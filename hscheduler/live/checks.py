@@ -1,7 +1,8 @@
-"""What of a sweep cannot work, found before anything starts: for the commands, ``hscheduler.sweep`` and a service.
+"""Find faults of a sweep before it starts; for the commands, ``hscheduler.sweep`` and a service.
 
-What a sweep searches may decide whether a job works: a file is refused where none of the points that are looked at
-does.  These are the corners of its space one after the other, and some by lot.
+A setting that the sweep searches may decide whether a job works.  So several points are checked: one corner of the
+space, the corners that differ from it in one setting, and some random points.  A sweep is refused if none of them
+works.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.words import counted
 from hscheduler.spec import Spec, request_of
 
-#: Points that are drawn by lot after the corners.
+#: Random points that are tried after the corners.
 _DRAWN = 10
 
 
 def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
-    """Refuse a sweep of real jobs of which no trial could be trained.
+    """Refuse a sweep of real jobs if none of its trials could be trained.
 
     Parameters
     ----------
     spec : Spec
     reads_data : bool
-        Prepare the data, too, which the trials find in the cache then; else only look whether it is there.
+        Prepare the data, too, so that the trials find it in the cache; else only check that the files exist.
 
     Raises
     ------
@@ -71,18 +72,18 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
 
 
 def check_sizes(spec: Spec) -> None:
-    """Refuse a sweep, of jobs that may be simulated, that the cluster cannot hold one of.
+    """Refuse a sweep of simulated or real jobs if the cluster is too small for one job.
 
     Raises
     ------
     ConfigError
-        No job of it fits, or can be asked for.
+        No job of it fits, or its request is invalid.
     """
     working(spec, lambda job: _check_size(spec, job))
 
 
 def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
-    """Return the jobs of the points that may work.
+    """Return the jobs of those sampled points that may work.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
     Raises
     ------
     ConfigError
-        There is none: why the first of them does not work.
+        No job works; the message has the fault of the first one.
     """
     found: dict[JobSpec, None] = {}
     first: ConfigError | None = None
@@ -127,7 +128,7 @@ def _check_size(spec: Spec, job: JobSpec) -> None:
 
 
 def _check_metric(metric: str, job: JobSpec) -> None:
-    """Refuse a metric that a job's history will not have; what a user's own model leaves out is found by its jobs."""
+    """Refuse a metric that a job's history will not have.  A user's own model may omit more; its jobs then fail."""
     known = ["loss"]
     if job.test or job.folds:
         task = load_model(job.model).task_for(model_options(job))
@@ -137,7 +138,7 @@ def _check_metric(metric: str, job: JobSpec) -> None:
 
 
 def _points(spec: Spec) -> Iterator[dict[str, object]]:
-    """Yield the first corner of a space, those that differ from it in one setting, and points by lot."""
+    """Yield the first corner of a space, the corners that differ from it in one setting, and random points."""
     corners = {each.name: each.corners() for each in spec.space}
     first = {name: values[0] for name, values in corners.items()}
     yield first

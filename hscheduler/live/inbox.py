@@ -1,13 +1,12 @@
-"""What the thread that owns a scheduler's state is told, and asked; from any thread.
+"""The queue of a scheduler's thread: events to take and functions to call, from any thread.
 
-Jobs tell how far they are several times a second, also while the owner cannot take what it is told, as where the disk
-is full.  What waits is bounded:
+Jobs report their progress several times a second, even while the scheduler cannot take events, for example because the
+disk is full.  The queue stays bounded:
 
-* News of iterations of one job are one, up to whatever else it says: how many are complete, the durations of the last
-  ten, and at most fifty losses.
-* To end a job or a sweep is wanted once, however often it is asked for: the first reason counts, as it does anyway.
-* Everything else is kept.  It cannot become more and more: a job answers what it was ordered, and nothing is ordered
-  meanwhile; who submits a job is refused, and a sweep has as many trials as its file says.
+* Consecutive iterations of one job are merged: completed iterations, the last ten durations and at most fifty losses.
+* Requests to end a job or a sweep are queued once.  Only the first reason counts.
+* Other events are kept.  Their number is bounded: jobs only answer orders, and no order is given meanwhile.  New jobs
+  are refused, and a sweep has a fixed number of trials.
 
 Source: style section 13 (one owner thread owns one state; others ask it, and wait with a deadline).
 """
@@ -30,23 +29,23 @@ from hscheduler.record.api import TIME_DIGITS
 
 _T = TypeVar("_T")
 
-#: Losses that are kept of all that a job told meanwhile.
+#: Losses that are kept of a job's merged iterations.
 MOST_LOSSES = 50
-#: A state is busy for milliseconds; but it writes each event to a disk, which may be slow.
+#: A state is busy for milliseconds, but it writes each event to a disk, which may be slow.
 ANSWER_TIMEOUT_S = 30.0
-#: Who waits for an answer looks this often whether the owner is there still.
+#: Seconds between checks whether the owner thread still runs, while a caller waits for an answer.
 _LOOK_S = 0.5
 
 
 @dataclass
 class HeldNews:
-    """News of one job that wait, as one: its iterations, the durations of the last ten, and some of the losses.
+    """Merged iterations of one job: their number, the last ten durations, and some of the losses.
 
-    Source: :data:`hscheduler.core.jobs.WATCHED_ITERATIONS` (more of them no decision looks at).
+    Source: :data:`hscheduler.core.jobs.WATCHED_ITERATIONS` (no decision uses more of them).
     """
 
     job_id: str
-    #: When the latest came.
+    #: Time of the latest report.
     at_s: float = 0.0
     _iteration: int = 0
     _durations_s: tuple[float, ...] = ()
@@ -54,22 +53,23 @@ class HeldNews:
     _losses: Thinned[tuple[float, int, float]] = field(default_factory=lambda: Thinned(MOST_LOSSES))
 
     def add(self, at_s: float, news: e.Iterated) -> None:
-        """Take what the job says next."""
+        """Merge the job's next report."""
         self.at_s, self._iteration = at_s, news.iteration
         self._durations_s = (*self._durations_s, *news.durations_s)[-WATCHED_ITERATIONS:]
         for ago_s, iteration, loss in news.losses:
             self._losses.add((at_s - ago_s, iteration, loss))
 
     def event(self, now_s: float) -> e.Iterated:
-        """Return all of it as said at ``now_s``."""
+        """Return one event with all of it, reported at ``now_s``."""
         losses = tuple((round(now_s - at_s, TIME_DIGITS), number, loss) for at_s, number, loss in self._losses.points())
         return e.Iterated(self.job_id, self._iteration, self._durations_s, losses)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What an owner is to call between two events; it changes nothing that an event waits for, so it may go before
-    events that wait.
+    """A function that the owner calls between two events.
+
+    It changes nothing that a queued event depends on, so it may be called before events that wait.
     """
 
     find_out: Callable[[], None]
@@ -78,12 +78,12 @@ class Question:
         self.find_out()
 
 
-#: An event, or what is to be called between two of them; None is the end.
+#: An event, or a function to call between two events; None ends the loop.
 Item = e.Event | Callable[[], None] | None
 
 
 class Inbox:
-    """A queue of events and of what is to be called between two of them.
+    """A queue of events and of functions to call between two of them.
 
     Parameters
     ----------
@@ -94,18 +94,18 @@ class Inbox:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._items: deque[Item | HeldNews] = deque()
-        #: Job -> its news, where it has said nothing else since.
+        #: Job -> its merged iterations, unless another event of the job is queued behind them.
         self._news: dict[str, HeldNews] = {}
-        #: Ends that are wanted.
+        #: Queued requests to end a job or a sweep.
         self._ends: set[tuple[type, str]] = set()
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of queued items."""
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """Have something wait behind all that does."""
+        """Append an item."""
         with self._changed:
             match item:
                 case e.Iterated(job_id):
@@ -128,7 +128,7 @@ class Inbox:
         self._items.append(item)
 
     def get(self) -> Item:
-        """Wait for what has waited longest, and return it."""
+        """Wait for the first item, and remove and return it."""
         with self._changed:
             while not self._items:
                 self._changed.wait()
@@ -143,13 +143,13 @@ class Inbox:
             return item
 
     def answer(self, wait_s: float) -> None:
-        """Answer questions for so long, while an event cannot be taken: everything else waits behind that."""
+        """Answer questions for ``wait_s`` seconds while an event cannot be taken; other items wait."""
         until_s = time.monotonic() + wait_s
         while (question := self._question(until_s)) is not None:
             question()
 
     def _question(self, until_s: float) -> Question | None:
-        """Return the first question, whatever waits before it; None where there is none until then."""
+        """Remove and return the first question in the queue; None if none comes until then."""
         with self._changed:
             while True:
                 for item in self._items:
@@ -161,23 +161,25 @@ class Inbox:
                 self._changed.wait(left_s)
 
 
-def asked(owner: threading.Thread, put: Callable[[Question], None], question: Callable[[], _T], timeout_s: float) -> _T:
-    """Return what a question finds out on the thread that owns what it looks at; raises what it raises.
+def ask_owner(
+    owner: threading.Thread, put: Callable[[Question], None], question: Callable[[], _T], timeout_s: float
+) -> _T:
+    """Return the result of a question that the owner thread answers; raise what it raises.
 
     Parameters
     ----------
     owner : Thread
-        When it has ended nothing changes any more, and the question is asked here.
+        Owns the state.  If it has ended, nothing changes any more, and the question is answered here.
     put : callable
-        Hands over what the owner is to call between two events.
+        Queues a question for the owner.
     question : callable
-        Short, for nothing else happens meanwhile; what it returns must not be of what the owner goes on changing.
+        Must be short, because it blocks the owner.  Its result must not refer to anything that the owner changes later.
     timeout_s : float, seconds
 
     Raises
     ------
     DeadlineError
-        The owner has not answered so long.
+        The owner did not answer in time.
     """
     if owner is threading.current_thread() or not owner.is_alive():
         return question()
@@ -187,7 +189,7 @@ def asked(owner: threading.Thread, put: Callable[[Question], None], question: Ca
         try:
             answer.set_result(question())
         except Exception as error:
-            # It is the asker's: the owner goes on.
+            # The error goes to the caller; the owner continues.
             answer.set_exception(error)
 
     put(Question(find_out))

@@ -1,17 +1,15 @@
-"""One real job under H-scheduler: starts it, changes its size, watches it, ends it.
+"""One real job of H-scheduler: starts it, changes its size, watches it, ends it.
 
-A loop on a thread of the job tells :class:`~hscheduler.live.job_state.JobState` what happens, says to the scheduler
-what follows from that, and carries out what is to be done next; while a change of size is on its way it looks at that,
-so nothing else waits for its end.  Another thread reads the news that the job's master sends.  What happens is said as
-events of the scheduler's state, whatever it is: a job of which something unforeseen is found is killed, and said to
-have failed.
+A thread of the job runs a loop.  It passes news to :class:`~hscheduler.live.job_state.JobState`, reports the resulting
+events to the scheduler, and carries out the next action.  While a change of size is in progress the loop polls it, so
+it blocks nothing else.  A second thread reads the progress that the job's master sends.  After an unexpected error the
+job is killed and reported as failed.
 
 Source: EPS §5.1 (the scheduler calls the four operations of each job's master).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 import time
@@ -40,88 +38,88 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
 from hscheduler.live import job_state
-from hscheduler.live.job_state import Action, JobState, Reading, Seat
+from hscheduler.live.job_state import Action, HistoryReader, JobState, Seat
 
 logger = logging.getLogger(__name__)
 
-#: Why a job ended that its scheduler ended when it ended itself.
+#: The reason of a job that its scheduler ended when it closed.
 ENDS = "H-scheduler ends"
-#: A job has this long to end after it was told to; then its processes are ended.
+#: After an order to end, a job has this long before its processes are killed.
 END_TIMEOUT_S = 10.0
-#: One that is not of this host: what it leaves is fetched when its cluster says that it has ended.
+#: The same on another host: first its results are downloaded.
 END_ELSEWHERE_TIMEOUT_S = 60.0
-#: A change that is on its way is looked at for so long at a time; what the job is told meanwhile waits for that.
+#: How long a poll of a change waits; orders that arrive meanwhile wait for it.
 _LOOK_S = 0.1
-#: Where its master does not wait with the answer, so long after the last look.
+#: Pause between polls, if the master answers at once.
 _PAUSE_S = 0.02
 #: Called with a job's name and how it has ended.
 BeforeEnd = Callable[[str, Phase], None]
 
 
-def nothing(name: str, phase: Phase) -> None:
-    """Leave what a job has brought where it is."""
+def do_nothing(name: str, phase: Phase) -> None:
+    """Leave a job's results where they are."""
 
 
 @dataclass(frozen=True)
 class Launch:
     """How a job is started."""
 
-    #: Under ``EPS_HOME``.
+    #: The job's name under ``EPS_HOME``.
     name: str
-    #: Its size is that of the containers that it is started in.
+    #: The numbers of workers and servers are replaced by the granted containers.
     spec: JobSpec
-    #: It goes on when this process ends.
+    #: The job keeps running when this process ends.
     detached: bool = False
-    #: In whose name its size is changed; nobody else may: its containers are granted by one scheduler.
+    #: Only this requester may change the job's size: one scheduler grants its containers.
     manager: str = "H-scheduler"
-    #: For the next job of this process; without one every job waits for the imports of its processes.
+    #: A supervisor that has already imported its modules; without one a job waits for the imports.
     spare: SpareSupervisor | None = None
-    #: Called before its end is said: leaves what it has brought where that outlives this process.  A job that
-    #: finished has failed where this raises.
-    before_end: BeforeEnd = nothing
+    #: Called before the job's end is reported, to save results where they outlive this process.  If it raises, a job
+    #: that finished has failed.
+    before_end: BeforeEnd = do_nothing
 
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
-        """Start the job from its seed; ``again`` where there may be what is left of a start that was cut short."""
+        """Start the job from its seed; ``again`` if an interrupted start may have left files."""
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        spec = dataclasses.replace(self.spec, workers=workers, servers=servers)
-        # Of a start that a record forgot when the power went there may be checkpoints.
+        spec = self.spec.with_settings(workers=workers, servers=servers)
+        # A record that lost its last entries in a power failure may have forgotten a start, which left checkpoints.
         request = RunRequest.of_spec(spec, self.name, anew=again or self.detached, manager=self.manager)
         return Job.start_request(request, detach=self.detached, warm=self._warm())
 
     def resume(self, places: Mapping[Role, Sequence[str]]) -> Job:
-        """Have the job go on from its checkpoint."""
+        """Resume the job from its checkpoint."""
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
         return Job.resume(self.name, workers=workers, servers=servers, detach=self.detached, warm=self._warm())
 
     def is_there(self, resumes: bool) -> bool:
-        """Return whether a start that was ordered before was carried out then."""
+        """Return whether an earlier process has carried out the order to start."""
         try:
             found = Job.find(self.name)
         except EpsError:
             return False
         with closing(found):
-            # Before a restart it was killed; what has ended in another way is what was started then.
+            # A restart follows a kill.  A job with any other end ended after the start.
             state = (read_json(found.directory.report) or {}).get("state") or end_of(found)
             return found.running or (state is not None and not (resumes and state == "killed"))
 
     def _warm(self) -> WarmSupervisor | None:
-        # One of this host begins no job elsewhere.
+        # A warm supervisor starts local jobs only.
         return None if self.spare is None or self.spec.on != "local" else self.spare.take()
 
 
 def end_of(job: Job) -> str | None:
-    """Return how a job ended; None where no process has seen that."""
+    """Return how a job ended; None if no process recorded its end."""
     end = job.directory.ended()
     return None if end is None or end.is_lost else end.state
 
 
-#: What the loop is told: an order with its number, news of the job, its last report, why it cannot be watched, or what
-#: is to be called; None: it is to end as soon as the job is not there.
+#: News for the loop: an order with its number, progress, the last report, the error that ended the watch, or a function
+#: to call.  None means: exit once the job does not run.
 _News = tuple[int, e.Order] | Progress | dict[str, Any] | Exception | Callable[[], None]
 
 
 class LiveJob:
-    """A job of this host.  Its methods may be called from any thread, and return at once but for the last two.
+    """A job of this host.  Any thread may call its methods; all but ``leave`` and ``close`` return at once.
 
     Parameters
     ----------
@@ -134,7 +132,7 @@ class LiveJob:
     say : callable
         Takes events, from any thread.
     restart_s : float, seconds
-        A declared delay of a restart, from the order to end until the end is said; 0.0 is what it takes.
+        A declared delay of a restart, from the order to end until the end is reported; 0.0 adds no delay.
     """
 
     def __init__(
@@ -147,70 +145,70 @@ class LiveJob:
         restart_s: float = 0.0,
     ) -> None:
         self.name = launch.name
-        #: Its own report, once it has ended.
+        #: The job's own report, once it has ended.
         self.report: dict[str, Any] | None = None
         self._launch, self._say, self._restart_s = launch, say, restart_s
-        self._state = JobState(job_id, launch.name, Reading(job_id, metric, feedback_iteration))
+        self._state = JobState(job_id, launch.name, HistoryReader(job_id, metric, feedback_iteration))
         self._end_timeout_s = END_TIMEOUT_S if launch.spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
         self._news: SimpleQueue[_News | None] = SimpleQueue()
         self._job: Job | None = None
-        #: The sweep ends: the job is to be ended, wherever it is.
+        #: Set when the sweep ends; the job ends in any stage.
         self._closing = threading.Event()
-        #: Nobody is to do anything about it any more.
+        #: The loop exits and leaves the job as it is.
         self._leaving = False
         self._thread = threading.Thread(target=self._serve, name=f"job {self.name}", daemon=True)
         self._watcher: threading.Thread | None = None
         self._thread.start()
 
     def obey(self, number: int, order: e.Order) -> None:
-        """Take an order.
+        """Queue an order.
 
         Parameters
         ----------
         number : int
-            The same number again is the same order: it is carried out once.
+            Identifies the order: repeating one carries it out once.
         order : Order
         """
         self._news.put((number, order))
 
-    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
-        """Take up a job that another process may have started; before any order.
+    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+        """Attach to a job that another process may have started; call this before any order.
 
         Parameters
         ----------
         iteration : int
-            How far it was.
+            Completed iterations.
         seats : mapping
-            Container -> who is in it.
+            Container -> its member.
         has_feedback : bool
             Its early feedback is known.
         has_started : bool
-            It is known to have started; else an order to start it follows.
+            The job has started; else an order to start it follows.
         """
-        self._news.put(partial(self._state.go_on, iteration, seats, has_feedback, has_started))
+        self._news.put(partial(self._state.restore, iteration, seats, has_feedback, has_started))
 
     @property
     def is_alive(self) -> bool:
-        """Whether any of its threads is there: that of its loop is until it is let go of, or ended."""
+        """Whether one of its threads runs; the loop runs until the job is retired, left or closed."""
         return self._thread.is_alive() or (self._watcher is not None and self._watcher.is_alive())
 
     def retire(self) -> None:
-        """Let go of a job that is over, as soon as it is not there; one that is there yet is ended."""
+        """Let the loop exit once the job does not run; a job that still runs is ended."""
         self._news.put(None)
 
     def leave(self) -> None:
-        """Let go of the job, which goes on, after what it is told to do just now."""
+        """Stop watching the job, which keeps running, after the current action."""
         self._leaving = True
         self._news.put(None)
         self._thread.join(2 * self._end_timeout_s)
 
     def close(self) -> None:
-        """End the job, wherever it is, and wait for its threads."""
+        """End the job, in any stage, and wait for its threads."""
         self._closing.set()
         self._news.put(None)
         self._thread.join(2 * self._end_timeout_s)
         if self._thread.is_alive():
-            # As where its master does not answer.
+            # Its master may not answer.
             self._kill(ENDS)
         if self._watcher is not None:
             self._watcher.join(2 * self._end_timeout_s)
@@ -225,7 +223,7 @@ class LiveJob:
                 try:
                     news = self._news.get(timeout=wait_s)
                 except Empty:
-                    # All that was told is taken.
+                    # The queue is empty.
                     wait_s = self._act()
                     continue
                 wait_s = 0.0
@@ -241,25 +239,25 @@ class LiveJob:
                 self._job.close()
 
     def _act(self) -> float | None:
-        """Do what is to be done next; return after how long there may be more, or None where only news can bring it."""
+        """Carry out the next action; return how long to wait for news, None for as long as it takes."""
         if (action := self._state.next_action()) is None:
             return None
         self._carry_out(action)
-        return _PAUSE_S if isinstance(action, job_state.Look) else 0.0
+        return _PAUSE_S if isinstance(action, job_state.Poll) else 0.0
 
     def _tell(self, events: Sequence[e.Event]) -> None:
         for event in events:
-            self._say(self._left(event) if isinstance(event, e.JobEnded) else event)
+            self._say(self._before_end(event) if isinstance(event, e.JobEnded) else event)
             if isinstance(event, e.JobStarted) and self._launch.spare is not None:
-                # For the next job, now that this one does without the processors that it takes.
+                # Prepare the next job now: this one has started, so the imports do not delay it.
                 self._launch.spare.refill()
 
-    def _left(self, ended: e.JobEnded) -> e.JobEnded:
-        """Leave what the job has brought; return the end that is to be said."""
+    def _before_end(self, ended: e.JobEnded) -> e.JobEnded:
+        """Run the ``before_end`` of the launch; return the end to report."""
         try:
             self._launch.before_end(self.name, ended.phase)
         except Exception as error:
-            why = f"what it has brought is not left: {_told(error)}"
+            why = f"its results could not be saved: {_reason_of(error)}"
             logger.warning("%s: %s", self.name, why)
             if ended.phase is Phase.FINISHED:
                 return e.JobEnded(ended.job_id, Phase.FAILED, why, pause_s=ended.pause_s)
@@ -274,9 +272,9 @@ class LiveJob:
                 case Progress(status, history):
                     self._tell(state.progressed(status, history, now_s))
                 case Exception():
-                    _log(news, f"{self.name} cannot be watched")
-                    self._kill(_told(news))
-                    self._tell(state.lost(_told(news), now_s))
+                    _log(news, f"{self.name} cannot be watched any more")
+                    self._kill(_reason_of(news))
+                    self._tell(state.lost(_reason_of(news), now_s))
                 case dict():
                     self.report = news
                     self._closing.wait(state.waits_s(news, self._restart_s, now_s))
@@ -285,16 +283,16 @@ class LiveJob:
                     news()
         except Exception as error:
             if isinstance(news, dict):
-                # Nothing more will be heard of it.
+                # No further news will come from this job.
                 _log(error, f"the report of {self.name} cannot be read")
-                self._tell(state.lost(_told(error), now_s))
+                self._tell(state.lost(_reason_of(error), now_s))
             else:
-                self._give_up(_told(error))
+                self._give_up(_reason_of(error))
 
     def _give_up(self, why: str) -> None:
-        """End a job of which nobody knows how it is."""
+        """End a job after an unexpected error."""
         logger.exception("%s: %s", self.name, why)
-        # Where it is there, its end is said when it has ended.
+        # If it runs, its end is reported once it has ended.
         self._tell(self._state.give_up(why))
 
     def _carry_out(self, action: Action) -> None:
@@ -302,8 +300,8 @@ class LiveJob:
             match action:
                 case job_state.Start():
                     self._start(action)
-                case job_state.TakeUp():
-                    self._take_up(action)
+                case job_state.Attach():
+                    self._attach(action)
                 case job_state.Kill(why):
                     self._kill(why)
                 case job_state.Answer():
@@ -311,8 +309,8 @@ class LiveJob:
                 case _:
                     self._change(action)
         except Exception as error:
-            if isinstance(action, job_state.TakeUp):
-                self._give_up(f"it cannot go on: {_told(error)}")
+            if isinstance(action, job_state.Attach):
+                self._give_up(f"it could not be resumed: {_reason_of(error)}")
             else:
                 self._give_up(f"{_name_of(action)} failed: {type(error).__name__}: {error}")
 
@@ -323,7 +321,7 @@ class LiveJob:
             if self._closing.is_set():
                 raise TrainingError(ENDS)
             if self._job is not None:
-                # The part before has ended, and nobody watches it any more.
+                # The previous attempt has ended, and is not watched any more.
                 self._job.close()
                 self._job = None
             if is_there:
@@ -333,22 +331,22 @@ class LiveJob:
             else:
                 self._job = launch.start(start.places, again=start.may_be_there)
         except EpsError as error:
-            self._tell(self._state.not_begun(f"it could not be started: {error}"))
+            self._tell(self._state.start_failed(f"it could not be started: {error}"))
             return
         self._begin(start, is_resumed=start.resumes and not is_there)
 
-    def _take_up(self, take_up: job_state.TakeUp) -> None:
+    def _attach(self, attach: job_state.Attach) -> None:
         found = Job.find(self.name)
         is_lost = not found.running and end_of(found) is None
         if is_lost:
-            # Without a word, with the machine, say.
+            # Its processes left no end, for example because the machine crashed.
             found.close()
-            found = self._launch.resume(take_up.places)
+            found = self._launch.resume(attach.places)
         self._job = found
-        self._begin(take_up, is_resumed=is_lost)
+        self._begin(attach, is_resumed=is_lost)
 
-    def _begin(self, start: job_state.Start | job_state.TakeUp, *, is_resumed: bool) -> None:
-        self._tell(self._state.begun(start, is_resumed=is_resumed))
+    def _begin(self, start: job_state.Start | job_state.Attach, *, is_resumed: bool) -> None:
+        self._tell(self._state.started(start, is_resumed=is_resumed))
         after_clock = self._state.reading.seen_clock
         self._watcher = threading.Thread(
             target=self._watch, args=(after_clock,), name=f"watch {self.name}", daemon=True
@@ -356,26 +354,26 @@ class LiveJob:
         self._watcher.start()
 
     def _change(self, action: Action) -> None:
-        """Ask for a change of size, look at it, or abort it."""
+        """Request a change of size, poll it, or abort it."""
         assert self._job is not None
         resize, job = self._state.resize, self._job
         try:
             match action:
-                case job_state.Ask(operation, what, request_id):
+                case job_state.Request(operation, what, request_id):
                     record: ChangeRecord = job.change(
                         operation, what, wait=False, request_id=request_id, manager=self._launch.manager
                     )
                     self._tell(resize.changed(record))
-                case job_state.Look(plan_id):
+                case job_state.Poll(plan_id):
                     self._tell(resize.changed(job.plan(plan_id, _LOOK_S)))
                 case job_state.Cancel(plan_id):
                     try:
                         job.cancel(plan_id)
                     except EpsError as error:
-                        # It is committed: the shrink comes after it.
+                        # The growth has committed; the shrink follows it.
                         logger.info("%s: plan %d goes on: %s", self.name, plan_id, error)
         except JobFinishedError:
-            logger.info("%s ended before it was told: %s", self.name, action)
+            logger.info("%s ended before the request reached it: %s", self.name, action)
             resize.drop()
         except UnknownMemberError:
             self._tell(resize.replaced(job.status()))
@@ -388,20 +386,20 @@ class LiveJob:
     def _kill(self, why: str) -> None:
         try:
             if self._job is not None and self._job.directory.ended() is not None:
-                # Whoever finds it would have fetched what it has left, and wait for that.
+                # Job.find would first download its results, and wait for that.
                 return
-            # Over a line of its own: one that waits for an answer may be in use.
+            # On a connection of its own: the other one may be waiting for an answer.
             with closing(Job.find(self.name)) as job:
                 job.kill(why, self._end_timeout_s)
         except EpsError as error:
-            logger.warning("%s: %s; it is ended at once", self.name, error)
+            logger.warning("%s: %s; killing its processes", self.name, error)
             if self._job is not None:
                 self._job.kill_at_once()
 
     # ---- news
 
     def _watch(self, after_clock: int) -> None:
-        """Tell the loop what the job's master says, until the job has ended, and then its report."""
+        """Pass the master's news to the loop until the job has ended, then its report."""
         try:
             with closing(Job.find(self.name)) as job:
                 for progress in job.watch(after_clock):
@@ -411,12 +409,12 @@ class LiveJob:
             self._news.put(error)
 
 
-def _told(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
 
 
 def _log(error: Exception, what: str) -> None:
-    """Log an error, one of ours without a traceback: why a job failed is said to whoever watches."""
+    """Log an error; those of EPS without a traceback, because the job's end reports the reason."""
     if isinstance(error, EpsError):
         logger.info("%s: %s", what, error)
     else:
@@ -424,9 +422,9 @@ def _log(error: Exception, what: str) -> None:
 
 
 def _name_of(action: Action) -> str:
-    """Return the order that an action is of, as the scheduler calls it."""
+    """Return the name of the scheduler's order that an action carries out."""
     match action:
-        case job_state.Ask(operation):
+        case job_state.Request(operation):
             return "GrowJob" if operation.adds else "ShrinkJob"
         case job_state.Start():
             return "StartJob"

@@ -1,7 +1,7 @@
-"""What follows for one real job from its orders and from what is seen of it: events in, actions out.
+"""State of one real job of a sweep: events in, actions out.
 
-The shell (:mod:`hscheduler.live.job`) tells what happens, says the events that a method returns to the scheduler, and
-carries out what :meth:`JobState.next_action` returns, one action after the other.
+The shell (:mod:`hscheduler.live.job`) reports orders and observations to :class:`JobState`.  It passes the events that
+a method returns to the scheduler, and carries out the actions of :meth:`JobState.next_action` one after the other.
 
 Source: EPS §5.1 (the scheduler calls the four operations of each job's master); EPS §5.2 and :mod:`eps.core.evictions`.
 """
@@ -19,37 +19,36 @@ from eps.core.reconfig import Operation
 from eps.core.reconfig import Phase as PlanPhase
 from eps.errors import TrainingError
 from eps.job.status import WAITING_STATES
-from eps.storage.record import NO_WORD
+from eps.storage.record import SUPERVISOR_KILLED
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.reports.history import feedback_of, number, some_losses
 
-#: A change whose outcome is not known is asked for again so often.
+#: Attempts to request a change whose outcome is unknown.
 _MOST_TRIES = 3
 _PHASES = {"finished": Phase.FINISHED, "killed": Phase.KILLED}
 _ADD = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 _REMOVE = {Role.WORKER: Operation.REMOVE_WORKERS, Role.SERVER: Operation.REMOVE_SERVERS}
-#: Outcomes of an eviction whose member is gone: see :class:`eps.core.evictions.EvictionOutcome`.
+#: Outcomes of an eviction after which the member no longer runs: see :class:`eps.core.evictions.EvictionOutcome`.
 _GONE = ("drained", "late", "lost")
-#: Who asked for changes that bring members which have places of their own.
+#: The requester of changes whose new members run in containers that the scheduler granted.
 _USER = "user"
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who is in a container."""
+    """The member that runs in a container."""
 
     name: str
     role: Role
 
 
 class Places:
-    """Which member of a job is in which of the containers that it was granted, and whom of them the cluster has taken.
+    """The member in each granted container of a job, and which containers the cluster has taken.
 
-    A job that loses a member without a warning puts another in its place by itself: the container stays its own.  Of
-    those that the cluster took away with one it replaces nobody but the last of a role: the others' containers are
-    gone.
+    A job that loses a member without a warning starts a new one in the same container.  After an eviction the container
+    is lost: the job replaces the member only if no other one has the same role.
     """
 
     def __init__(self) -> None:
@@ -60,28 +59,28 @@ class Places:
         return place in self._seats
 
     def items(self) -> tuple[tuple[str, str], ...]:
-        """Return all containers and members."""
+        """Return pairs of container and member."""
         return tuple((place, seat.name) for place, seat in self._seats.items())
 
     def set(self, seats: Mapping[str, Seat]) -> None:
-        """Say who is where, instead of what was known."""
+        """Replace all entries."""
         self._seats = dict(seats)
 
     def put(self, places: Iterable[str], names: Iterable[str], role: Role) -> None:
-        """Note which members of a role are in these containers, as far as both go."""
+        """Add members of a role to containers, pairwise; ignore what is left of the longer list."""
         self._seats.update((place, Seat(name, role)) for place, name in zip(places, names, strict=False))
 
     def drop(self, places: Iterable[str]) -> None:
-        """Note that containers are gone; harmless for those that are not known."""
+        """Remove containers; ignore unknown ones."""
         for place in places:
             self._seats.pop(place, None)
 
     def members(self, places: Sequence[str]) -> list[str]:
-        """Return the members in these containers, but for those that are gone."""
+        """Return the members in these containers; skip containers without a member."""
         return [self._seats[place].name for place in places if place in self._seats]
 
     def by_role(self, places: Sequence[str]) -> tuple[dict[Role, list[str]], list[str]]:
-        """Return containers by what is in them, and those in which there is nobody."""
+        """Return the containers with a member by its role, and those without one."""
         found: dict[Role, list[str]] = {}
         empty = []
         for place in places:
@@ -92,7 +91,7 @@ class Places:
         return found, empty
 
     def find_replacements(self, role: Role, status: Mapping[str, Any]) -> None:
-        """Put the members of a role that have no place into those of members that the status does not have."""
+        """Assign members without a container to the containers of members that the status no longer lists."""
         there = names_of(role, status)
         seated = self._names()
         free = [name for name in there if name not in seated]
@@ -101,7 +100,7 @@ class Places:
                 self._seats[place] = Seat(free.pop(0), role)
 
     def take_away(self, status: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Find out which containers the cluster has taken, and forget them; put whom the job replaced into theirs.
+        """Remove the containers that the cluster has taken; assign replacements to the containers of evicted members.
 
         Parameters
         ----------
@@ -111,7 +110,7 @@ class Places:
         Returns
         -------
         dict
-            Why, as a sentence, -> the containers.
+            Reason of the eviction, as a sentence -> containers.
         """
         evictions = (status.get("evictions") or {}).get("members", ())
         gone = {each["name"]: str(each["reason"]) for each in evictions if each["outcome"] in _GONE}
@@ -124,7 +123,7 @@ class Places:
                 continue
             new = [other for other in mine if other not in self._names() and other not in _added(status)]
             if new:
-                # The job has put it there itself, as it had nobody else of that role.
+                # The job replaced it, because no other member had this role.
                 self._seats[place] = replace(seat, name=new[0])
             elif mine:
                 del self._seats[place]
@@ -136,68 +135,68 @@ class Places:
 
 
 def names_of(role: Role, status: Mapping[str, Any]) -> list[str]:
-    """Return the members of a role that a job's status has."""
+    """Return the names of the members of a role in a job's status."""
     return [str(member["name"]) for member in status["members"] if member["role"] == role]
 
 
 def _added(status: Mapping[str, Any]) -> set[str]:
-    """Return the members that changes brought which somebody asked for, and not the job itself."""
+    """Return the members that a user's changes added, not those that the job added as replacements."""
     plans = [plan for plan in (status.get("plan"), *status.get("queued", ()), *status.get("changes", ())) if plan]
     return {str(name) for plan in plans if plan["asked_by"] == _USER for name in plan["added"]}
 
 
 class Standstill:
-    """How long a job stands still because it is started again: from the order until its next iteration.
+    """Measure how long a job stands still for restarts: from the order to stop until its next iteration.
 
-    A job may be told to start again before it has iterated: then it stands still since the first order.  Times are
-    seconds of one clock that is never set.
+    A job may be ordered to restart again before it has iterated.  Its standstill then counts from the first order.
+    Times are seconds on a monotonic clock.
 
     Source: EPS §7.4 (Table 2 counts what restarts cost).
     """
 
     def __init__(self) -> None:
-        #: Seconds of those that are over.
+        #: Seconds of completed standstills.
         self.total_s = 0.0
         self._since_s: float | None = None
-        self._told_s: float | None = None
-        #: Both, as they were when the part of the job began that runs.
-        self._part: tuple[float | None, float | None] = None, None
+        self._stop_s: float | None = None
+        #: Values of both when the current attempt started.
+        self._at_start: tuple[float | None, float | None] = None, None
 
-    def told(self, restarts: bool, now_s: float) -> None:
+    def stop_ordered(self, restarts: bool, now_s: float) -> None:
         """Note an order to end, for a restart or for good."""
-        self._told_s = now_s if restarts else None
+        self._stop_s = now_s if restarts else None
         if self._since_s is None:
-            self._since_s = self._told_s
+            self._since_s = self._stop_s
 
-    def begun(self) -> None:
-        """Note that a part of the job begins: its news end what was before it, and not what it is told itself."""
-        self._part = self._since_s, self._told_s
+    def attempt_started(self) -> None:
+        """Note that an attempt starts: its first iteration ends the standstill before it."""
+        self._at_start = self._since_s, self._stop_s
 
     def iterated(self, now_s: float) -> None:
-        """Note the first iteration of a part."""
-        since_s, told_s = self._part
+        """Note the first iteration of an attempt."""
+        since_s, stop_s = self._at_start
         if since_s is None:
             return
         self.total_s += now_s - since_s
-        if self._told_s == told_s:
-            self._since_s = self._told_s = None
+        if self._stop_s == stop_s:
+            self._since_s = self._stop_s = None
         else:
-            # It was told to start again meanwhile, or to end.
-            self._since_s = None if self._told_s is None else now_s
+            # Another order to restart or to end came meanwhile.
+            self._since_s = None if self._stop_s is None else now_s
 
-    def told_before_s(self, now_s: float) -> float | None:
-        """Return how long ago the job was told to start again, which it has not; None if it was not."""
-        return None if self._told_s is None else now_s - self._told_s
+    def since_stop_s(self, now_s: float) -> float | None:
+        """Return the seconds since an order to restart that the job has not completed; None without such an order."""
+        return None if self._stop_s is None else now_s - self._stop_s
 
     def over(self, now_s: float) -> None:
-        """Note that the job has ended and is not started again."""
+        """Note that the job has ended and does not restart."""
         if self._since_s is not None:
             self.total_s += now_s - self._since_s
-        self._since_s = self._told_s = None
+        self._since_s = self._stop_s = None
 
 
-class Reading:
-    """What of a job's history was seen, and what that says.
+class HistoryReader:
+    """Derive events from a job's history; remember which entries were read.
 
     Parameters
     ----------
@@ -210,34 +209,34 @@ class Reading:
     def __init__(self, job_id: str, metric: str, feedback_iteration: int) -> None:
         self._job_id, self._metric, self._feedback_iteration = job_id, metric, feedback_iteration
         self.has_feedback = False
-        #: The last clock that was seen.
+        #: The last clock that was read.
         self.seen_clock = -1
-        #: When the last clock ended that was seen of this part of the job; NaN before the first.
+        #: End of the last clock that was read of this attempt, in seconds; NaN before the first.
         self._seen_s = math.nan
 
-    def go_on(self, iteration: int, has_feedback: bool) -> None:
-        """Go on where another process was."""
+    def restore(self, iteration: int, has_feedback: bool) -> None:
+        """Resume from the state that another process recorded."""
         self.has_feedback = has_feedback
-        # Of the rest nobody was told.
+        # Without feedback, read the history again from its start: the feedback may be in a part that was read before.
         self.seen_clock = iteration - 1 if has_feedback else -1
 
-    def begun(self) -> None:
-        """Note that a part of the job begins."""
+    def attempt_started(self) -> None:
+        """Note that an attempt of the job starts."""
         self._seen_s = math.nan
 
     def iterated(self, history: Sequence[dict[str, Any]], changed_clock: int) -> e.Iterated:
-        """Return the news of what has not been seen before: iterations, how long they took, their losses.
+        """Return the new iterations, their durations and their losses.
 
         Parameters
         ----------
         history : sequence
         changed_clock : int
-            The last one during which a change of size went on.
+            The last clock during which a change of size was in progress.
         """
         durations = []
         for entry in history:
             now_s = float(entry["seconds"])
-            # Of an iteration during which the size was changed nothing can be learnt.
+            # The duration of an iteration during which the size changed says nothing about either size.
             if now_s >= self._seen_s and entry["clock"] > changed_clock + 1:
                 durations.append(now_s - self._seen_s)
             self._seen_s = now_s
@@ -245,7 +244,7 @@ class Reading:
         return e.Iterated(self._job_id, self.seen_clock + 1, tuple(durations), some_losses(history))
 
     def feedback(self, history: Sequence[dict[str, Any]]) -> list[e.Event]:
-        """Return the early feedback, where it has come; raises TrainingError where there is no such metric."""
+        """Return the early feedback once it is available.  Raises TrainingError if the history has no such metric."""
         for entry in history:
             # Clocks are counted from 0.
             if not self.has_feedback and entry["clock"] + 1 >= self._feedback_iteration:
@@ -256,11 +255,11 @@ class Reading:
         return []
 
     def ends_with(self, history: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
-        """Return the early feedback, where it is not known yet, and what a job that finished has ended with."""
+        """Return the early feedback, if it is not known yet, and the final value of a job that finished."""
         found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         if not found:
             return None, None
-        # It had fewer iterations, or is evaluated less often.
+        # Use the final value if the job had fewer iterations, or is evaluated less often.
         asked = next((value for iteration, value in found if iteration >= self._feedback_iteration), found[-1][1])
         return None if self.has_feedback else number(asked), number(found[-1][1])
 
@@ -270,25 +269,25 @@ class Reading:
 
 @dataclass(frozen=True)
 class Start:
-    """Start the job, or have it go on from its checkpoint."""
+    """Start the job, or resume it from its checkpoint."""
 
     #: Role -> containers.
     places: Mapping[Role, Sequence[str]]
     resumes: bool
-    #: Another process may have carried out this very order.
+    #: A previous scheduler process may have carried out the same order.
     may_be_there: bool
 
 
 @dataclass(frozen=True)
-class TakeUp:
-    """Watch a job that another process has started; where it was lost, have it go on in these containers."""
+class Attach:
+    """Watch a job that another process has started.  If its processes were lost, resume it in these containers."""
 
     places: Mapping[Role, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Ask the job's master for a change of size."""
+class Request:
+    """Request a change of size from the job's master."""
 
     operation: Operation
     what: int | list[str]
@@ -297,8 +296,8 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Look how far a change is."""
+class Poll:
+    """Poll the state of a change."""
 
     plan_id: int
 
@@ -319,48 +318,48 @@ class Kill:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer the order that is carried out: there is nothing to ask the job for."""
+    """Answer the current order: it needs no request to the job."""
 
 
-Action = Start | TakeUp | Ask | Look | Cancel | Kill | Answer
+Action = Start | Attach | Request | Poll | Cancel | Kill | Answer
 
 
 class Stage(Enum):
-    """Where a job is, as this process knows it."""
+    """State of a job, as this process knows it."""
 
-    #: None of its processes is watched: it has not begun, or has ended and may begin again.
+    #: No process of the job is watched: it has not started, or it has ended and may restart.
     IDLE = "idle"
-    #: It is watched, and has not begun to train.
+    #: The job is watched and does not train yet.
     WAITS = "waits"
     TRAINS = "trains"
-    #: It was told to end.
+    #: The job is ending.
     ENDS = "ends"
 
 
 @dataclass
 class _Change:
-    """An order to grow or to shrink that is carried out, role by role."""
+    """An order to grow or to shrink in progress, role by role."""
 
     order: e.GrowJob | e.ShrinkJob
     request: str
-    #: Roles and containers that are left, the first of which is asked for.
+    #: Remaining roles and containers; the first one is requested now.
     groups: deque[tuple[Role, list[str]]]
-    #: Of a shrink: containers in which there is nobody.
+    #: Of a shrink: containers without a member.
     empty: list[str] = field(default_factory=list)
     plan_id: int | None = None
     is_cancelled: bool = False
     tries: int = 0
-    #: Of a growth: what could not be had, and why.
+    #: Of a growth: containers that the job did not take, and the reason.
     failed: list[str] = field(default_factory=list)
     why: str = ""
-    #: Of a shrink: those in the places of lost members are asked for, which is another change.
+    #: Of a shrink: the request names the replacements of lost members.  That is another change.
     of_others: bool = False
 
 
 class Resize:
-    """The change of size that is on its way, if any: what is to be asked for, and what became of that.
+    """The change of size in progress, if any: which request comes next, and which events its outcome leads to.
 
-    Its methods return what is to be said.  But for the first three, there is a change.
+    Methods other than ``is_on``, ``begin`` and ``drop`` need a change in progress.
 
     Parameters
     ----------
@@ -372,12 +371,12 @@ class Resize:
     def __init__(self, job_id: str, name: str, places: Places) -> None:
         self._job_id, self._name, self._places = job_id, name, places
         self._now: _Change | None = None
-        #: The last clock during which a change of size went on.
+        #: The last clock during which a change of size was in progress.
         self.last_clock = -1
 
     @property
     def is_on(self) -> bool:
-        """Whether there is one."""
+        """Whether a change is in progress."""
         return self._now is not None
 
     def begin(self, number: int, order: e.GrowJob | e.ShrinkJob) -> None:
@@ -390,21 +389,21 @@ class Resize:
             self._now = _Change(order, request, deque(by_role.items()), empty)
 
     def drop(self) -> None:
-        """Forget it: the job has ended, or is to."""
+        """Forget the change: the job has ended or is ending."""
         self._now = None
 
     def next_action(self, *, is_wanted: bool) -> Action:
-        """Return what is to be done next; a growth that is not wanted is aborted, where it can be."""
+        """Return the next action; abort a growth that is no longer wanted, if it has been requested."""
         change = self._change
         if change.plan_id is None:
             return self._ask() or Answer()
         if isinstance(change.order, e.GrowJob) and not is_wanted and not change.is_cancelled:
             change.is_cancelled = True
             return Cancel(change.plan_id)
-        return Look(change.plan_id)
+        return Poll(change.plan_id)
 
     def changed(self, record: Mapping[str, Any]) -> list[e.Event]:
-        """Note how far it is."""
+        """Update from the master's record of the change; return events."""
         self._change.plan_id = plan_id = int(record["plan_id"])
         if record["phase"] == PlanPhase.ABORTED:
             why = record["reason"] or "no reason"
@@ -420,7 +419,7 @@ class Resize:
         return self._over()
 
     def refused(self, why: str) -> list[e.Event]:
-        """Note that it is refused, or was aborted."""
+        """Note that the master refused or aborted the change; return events."""
         group = self._next_group()
         if isinstance(self._change.order, e.ShrinkJob):
             return [e.ShrinkFailed(self._job_id, tuple(group), why), *self._over()]
@@ -428,12 +427,12 @@ class Resize:
         return self._over()
 
     def unknown(self) -> bool:
-        """Note that nobody knows what became of it; return whether it is asked for again."""
+        """Note that the outcome of the request is unknown; return whether to request it again."""
         self._change.tries, self._change.plan_id = self._change.tries + 1, None
         return self._change.tries < _MOST_TRIES
 
     def replaced(self, status: Mapping[str, Any]) -> list[e.Event]:
-        """Note that members that are to go are not there: lost ones were replaced, in whose places are others."""
+        """Assign the replacements of members that no longer exist to their containers; return events."""
         role, _ = self._change.groups[0]
         said = taken_of(self._job_id, self._places, status)
         self._places.find_replacements(role, status)
@@ -441,7 +440,7 @@ class Resize:
         return [*said, e.MembersFound(self._job_id, self._places.items())]
 
     def answered(self) -> list[e.Event]:
-        """Note that there is nothing to ask for."""
+        """Note that the order needs no request; return events."""
         return self._gone() if self._change.groups else self._over()
 
     @property
@@ -449,18 +448,18 @@ class Resize:
         assert self._now is not None
         return self._now
 
-    def _ask(self) -> Ask | None:
+    def _ask(self) -> Request | None:
         change = self._change
         if not change.groups:
             return None
         role, group = change.groups[0]
         if isinstance(change.order, e.GrowJob):
-            return Ask(_ADD[role], len(group), f"{change.request}-{_ADD[role]}")
+            return Request(_ADD[role], len(group), f"{change.request}-{_ADD[role]}")
         more, names = "-of-others" if change.of_others else "", self._places.members(group)
-        return Ask(_REMOVE[role], names, f"{change.request}-{_REMOVE[role]}{more}") if names else None
+        return Request(_REMOVE[role], names, f"{change.request}-{_REMOVE[role]}{more}") if names else None
 
     def _next_group(self) -> list[str]:
-        """Go on to the next role; return the containers of the one that is done."""
+        """Continue with the next role; return the containers of the one that is done."""
         change = self._change
         change.plan_id, change.is_cancelled, change.tries, change.of_others = None, False, 0, False
         return change.groups.popleft()[1]
@@ -471,15 +470,15 @@ class Resize:
         return [e.ContainersGone(self._job_id, tuple(group)), *self._over()]
 
     def _over(self) -> list[e.Event]:
-        """Return the answer to the order, where all of it is done."""
+        """Return the answer to the order once all roles are done."""
         change = self._change
-        # Those without anybody are answered last.
+        # Containers without a member are answered last.
         if change.groups:
             return []
         self._now = None
         if isinstance(change.order, e.ShrinkJob):
-            # As where a growth was said to have failed meanwhile, or the cluster took it: somebody may be waiting for
-            # the place all the same.
+            # A growth may have failed meanwhile, or the cluster may have taken the container.  A grant may still wait
+            # for it.
             return [e.ContainersGone(self._job_id, tuple(change.empty))] if change.empty else []
         members = self._places.items()
         if change.failed:
@@ -488,12 +487,12 @@ class Resize:
 
 
 def taken_of(job_id: str, places: Places, status: Mapping[str, Any]) -> list[e.Event]:
-    """Return which of a job's containers the cluster has taken since this was asked last."""
+    """Return the containers that the cluster has taken from a job since the last call, as events."""
     return [e.ContainersGone(job_id, tuple(gone), why) for why, gone in places.take_away(status).items()]
 
 
 class JobState:
-    """One job.
+    """State of one job.
 
     Parameters
     ----------
@@ -501,39 +500,39 @@ class JobState:
         In the sweep.
     name : str
         Of the job under ``EPS_HOME``.
-    reading : Reading
+    reading : HistoryReader
     """
 
-    def __init__(self, job_id: str, name: str, reading: Reading) -> None:
+    def __init__(self, job_id: str, name: str, reading: HistoryReader) -> None:
         self._job_id = job_id
         self.reading = reading
         self.places = Places()
         self.stage = Stage.IDLE
-        #: Seconds that changes of its size cost, as its own reports have them.
+        #: Seconds that changes of size took, by the job's own reports.
         self._changes_s = 0.0
         self._standstill = Standstill()
         self._orders: deque[tuple[int, e.Order | None]] = deque()
         self.resize = Resize(job_id, name, self.places)
-        #: Why it is to end; empty while it is not.
+        #: Why the job is to end; empty while it is not.
         self._why = ""
-        #: Something unforeseen was found of it.
+        #: An unexpected error ended the job: it has failed, even if its report says otherwise.
         self._gave_up = False
-        #: Another process may have carried out its first order.
+        #: A previous scheduler process may have carried out its first order.
         self._may_be_there = False
-        #: Role -> containers whose members are known when it trains: the numbers of members go on.
+        #: Role -> containers of a resumed job.  Its members get new numbers, which its status shows once it trains.
         self._unplaced: Mapping[Role, Sequence[str]] = {}
         self._has_iterated = False
 
     @property
     def pause_s(self) -> float:
-        """Seconds that changes of its size cost: those that it went on during, and those for which it was restarted."""
+        """Seconds that changes of size and restarts cost the job."""
         return self._changes_s + self._standstill.total_s
 
     # ---- orders
 
-    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
-        """Take up a job that another process may have started; see :meth:`hscheduler.live.job.LiveJob.go_on`."""
-        self.reading.go_on(iteration, has_feedback)
+    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+        """Resume a job that another process may have started; see :meth:`hscheduler.live.job.LiveJob.restore`."""
+        self.reading.restore(iteration, has_feedback)
         self.resize.last_clock = iteration
         self.places.set(seats)
         self._may_be_there = True
@@ -541,40 +540,40 @@ class JobState:
             self._orders.append((0, None))
 
     def obey(self, number: int, order: e.Order, now_s: float) -> None:
-        """Take an order."""
+        """Accept an order."""
         if not isinstance(order, e.EndJob):
             self._orders.append((number, order))
         elif self.stage is not Stage.IDLE or self._is_to_start():
             self._why = order.why
-            self._standstill.told(order.restarts, now_s)
+            self._standstill.stop_ordered(order.restarts, now_s)
 
     def end(self, why: str) -> None:
-        """Have the job end, where it is there or is about to be."""
+        """End the job, if it runs or is about to start."""
         if not self.is_done:
             self._why = self._why or why
 
     @property
     def is_done(self) -> bool:
-        """Whether the job is not there, and nothing is to be done about it."""
+        """Whether the job does not run and no order is open."""
         return self.stage is Stage.IDLE and not self._orders
 
     def next_action(self) -> Action | None:
-        """Return what is to be done now, if anything."""
+        """Return the next action, or None."""
         if self._why and self.stage in (Stage.WAITS, Stage.TRAINS):
-            # Not behind a change that waits for the end of a long iteration.
+            # Kill at once: a change would wait for the end of the current iteration.
             self.stage = Stage.ENDS
             self.resize.drop()
             return Kill(self._why)
         while not self.resize.is_on and self._orders:
             number, order = self._orders[0]
             if self.stage is Stage.ENDS or (self.stage is Stage.WAITS and isinstance(order, e.GrowJob | e.ShrinkJob)):
-                # It is answered by the job's end, or carried out when the job trains.
+                # The end of the job answers the order, or it is carried out once the job trains.
                 return None
             self._orders.popleft()
             match order:
                 case None:
                     by_role, _ = self.places.by_role([place for place, _ in self.places.items()])
-                    return TakeUp({role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)})
+                    return Attach({role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)})
                 case e.StartJob(_, containers, resumes):
                     by_role = _by_role(containers)
                     places = {role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)}
@@ -582,8 +581,8 @@ class JobState:
                     return Start(places, resumes, may)
                 case e.GrowJob() | e.ShrinkJob() if self.stage is Stage.TRAINS:
                     self.resize.begin(number, order)
-                # One of a job that has ended is answered by its end.
-        # Nobody waits for the end of a growth that a shrink is behind.
+                # Other orders belong to a job that has ended; its end answers them.
+        # Abort a growth if a shrink is queued behind it.
         return self.resize.next_action(is_wanted=not self._is_to_shrink()) if self.resize.is_on else None
 
     def _is_to_start(self) -> bool:
@@ -592,19 +591,19 @@ class JobState:
     def _is_to_shrink(self) -> bool:
         return any(isinstance(order, e.ShrinkJob) for _, order in self._orders)
 
-    # ---- what became of actions
+    # ---- results of actions
 
-    def begun(self, start: Start | TakeUp, *, is_resumed: bool) -> list[e.Event]:
-        """Note that the job was started, or found; return what is to be said."""
+    def started(self, start: Start | Attach, *, is_resumed: bool) -> list[e.Event]:
+        """Note that the job was started, or found running; return events."""
         self.stage, self._has_iterated, self._gave_up = Stage.WAITS, False, False
         self._may_be_there = False
-        self.reading.begun()
-        self._standstill.begun()
+        self.reading.attempt_started()
+        self._standstill.attempt_started()
         if is_resumed or (isinstance(start, Start) and start.resumes):
             self.places.set({})
             self._unplaced = start.places
             return []
-        if isinstance(start, TakeUp):
+        if isinstance(start, Attach):
             return []
         self.places.set(
             {
@@ -615,15 +614,15 @@ class JobState:
         )
         return [e.MembersFound(self._job_id, self.places.items())]
 
-    def not_begun(self, why: str) -> list[e.Event]:
+    def start_failed(self, why: str) -> list[e.Event]:
         """Note that the job could not be started."""
         self._why = ""
         return [e.JobEnded(self._job_id, Phase.FAILED, why)]
 
-    # ---- what is seen of it
+    # ---- observations
 
     def progressed(self, status: Mapping[str, Any], history: Sequence[dict[str, Any]], now_s: float) -> list[e.Event]:
-        """Take news of the job."""
+        """Take a status and history of the job; return events."""
         said: list[e.Event] = []
         if self.stage is Stage.WAITS and status["state"] not in WAITING_STATES:
             self.stage = Stage.TRAINS
@@ -631,7 +630,8 @@ class JobState:
                 for role, places in self._unplaced.items():
                     self.places.put(places, names_of(role, status), role)
                 self._unplaced = {}
-                # In this order: a scheduler that is killed between them has it started again, and looks for members.
+                # MembersFound goes first: a scheduler killed between the two repeats the order to start, and finds the
+                # members again.
                 said.append(e.MembersFound(self._job_id, self.places.items()))
             said.append(e.JobStarted(self._job_id))
         if self.stage is not Stage.WAITS:
@@ -648,42 +648,42 @@ class JobState:
         return said
 
     def give_up(self, why: str) -> list[e.Event]:
-        """Have a job end of which something unforeseen was found; return what is to be said where it is not there."""
+        """End a job after an unexpected error; return events if it does not run."""
         self.resize.drop()
         if self.stage is Stage.IDLE:
-            return self.not_begun(why)
+            return self.start_failed(why)
         self._why, self._gave_up = self._why or why, True
         return []
 
     def waits_s(self, report: Mapping[str, Any], restart_s: float, now_s: float) -> float:
-        """Return how long the end of a job is not said yet, that is to start again."""
-        told_before_s = self._standstill.told_before_s(now_s)
-        if told_before_s is None or report["state"] != "killed":
+        """Return how many seconds to hold back the end of a job that restarts, by the declared delay."""
+        since_stop_s = self._standstill.since_stop_s(now_s)
+        if since_stop_s is None or report["state"] != "killed":
             return 0.0
-        return max(0.0, restart_s - told_before_s)
+        return max(0.0, restart_s - since_stop_s)
 
     def ended(self, report: Mapping[str, Any], now_s: float) -> list[e.Event]:
-        """Take the last report of the job, or of a part of it."""
+        """Take the last report of the job or of an attempt; return events."""
         self._changes_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
-        # Of those whose supervisor has crashed nobody has ended any.
-        crashed = self._gave_up or (not self._why and report.get("reason") == NO_WORD)
+        # Without an order to end, a report without the supervisor's last word means that the supervisor crashed.
+        crashed = self._gave_up or (not self._why and report.get("reason") == SUPERVISOR_KILLED)
         phase = Phase.FAILED if crashed else _PHASES.get(report["state"], Phase.FAILED)
         history = report["history"]
         unseen = [entry for entry in history if entry["clock"] > self.reading.seen_clock]
-        # It may be over before anybody has looked.
+        # The job may have ended before its history was read.
         said: list[e.Event] = [self.reading.iterated(unseen, self.resize.last_clock)] if unseen else []
         feedback, loss = self.reading.ends_with(history) if phase is Phase.FINISHED else (None, None)
         why = self._why or str(report.get("reason") or "")
         return [*said, *self._end(phase, why, feedback, loss, now_s)]
 
     def lost(self, why: str, now_s: float) -> list[e.Event]:
-        """Note that the job cannot be watched, and was killed."""
-        is_wanted = self._why and not self._gave_up and self._standstill.told_before_s(now_s) is None
+        """Note that the job cannot be watched and was killed; return events."""
+        is_wanted = self._why and not self._gave_up and self._standstill.since_stop_s(now_s) is None
         phase = Phase.KILLED if is_wanted else Phase.FAILED
         return self._end(phase, self._why or why, None, None, now_s)
 
     def _end(self, phase: Phase, why: str, feedback: float | None, loss: float | None, now_s: float) -> list[e.Event]:
-        if phase is not Phase.KILLED or self._standstill.told_before_s(now_s) is None:
+        if phase is not Phase.KILLED or self._standstill.since_stop_s(now_s) is None:
             self._standstill.over(now_s)
         self.stage, self._why = Stage.IDLE, ""
         self.resize.drop()

@@ -1,8 +1,8 @@
-"""An objective of Hyperopt's in a process of its own for each point, so that what it computes holds up no other one.
+"""Evaluate Hyperopt objectives in processes, one for each point, so that objectives do not block each other.
 
-What it needs is pickled with cloudpickle, as SparkTrials do.  Its ``eps.run`` comes back over a pipe and goes to the
-scheduler from here.  The process leads a session: it, and whatever it has started, ends with its trial, and with
-whoever waits for it; Ctrl-C reaches it through them only.
+The objective is pickled with cloudpickle, as SparkTrials do.  Its calls of ``eps.run`` come back over a pipe, and this
+process submits their jobs to the scheduler.  The child leads a session, which is killed when the trial ends; the child
+is also killed when this process dies.  Ctrl-C reaches the child only through this process.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from eps.spec.file import RunRequest
 logger = logging.getLogger(__name__)
 
 _CODE = "import sys; sys.path[:] = {path!r}; from hscheduler.live.objective import main; main({fd}, {parent})"
-#: Of prctl: the signal at the death of a parent.
+#: Option of prctl(2): the signal that the process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
-#: A process that has closed its end of the pipe has this long to end by itself.
+#: After a process has closed its end of the pipe, it has this long to exit.
 _END_TIMEOUT_S = 2.0
 
 
@@ -45,25 +45,25 @@ class Submits(Protocol):
         """Submit a job and wait for its report; raises as ``eps.run``."""
 
     def cancel(self, why: str) -> None:
-        """End its jobs, and refuse further ones."""
+        """End the trial's jobs, and refuse further ones."""
 
     def on_cancel(self, end: Callable[[], None]) -> None:
-        """Have ``end`` called when it is cancelled, at once where it has been."""
+        """Call ``end`` when the trial is cancelled, at once if it already was."""
 
 
 class Objective:
-    """An objective that is evaluated in processes of their own.
+    """An objective that is evaluated in a process for each point.
 
     Parameters
     ----------
     fn : callable
     submitter : callable
-        Returns who submits the jobs of the trial that is evaluated by this thread.
+        Returns the object that submits the jobs of the current thread's trial.
 
     Raises
     ------
     ConfigError
-        It cannot be pickled.
+        The objective cannot be pickled.
     """
 
     def __init__(self, fn: Callable[..., Any], submitter: Callable[[], Submits]) -> None:
@@ -79,18 +79,18 @@ class Objective:
         Raises
         ------
         Exception
-            What the objective raises; TrainingError where its process ends without an answer.
+            What the objective raises; TrainingError if its process exits without an answer.
         """
         submitter = self._submitter()
         with _Process() as process:
             submitter.on_cancel(process.kill)
-            # Jobs that nobody waits for any more must not go on.
+            # Once the process has exited, its jobs must not continue.
             watcher = threading.Thread(target=_cancel_after, args=(process, submitter), name="objective's process")
             watcher.start()
             try:
                 kind, what = process.evaluate(self._pickled, point, submitter)
             except (EOFError, OSError):
-                # It is about to end, and says how, unless something in it hangs.
+                # The process is exiting; its exit status follows, unless it hangs.
                 watcher.join(_END_TIMEOUT_S)
                 process.kill()
                 raise TrainingError(process.wait()) from None
@@ -103,7 +103,7 @@ class Objective:
 
 
 def _cancel_after(process: _Process, submitter: Submits) -> None:
-    """End a trial's jobs when its process has ended, as far as there is somebody who can be told."""
+    """End a trial's jobs when its process has exited."""
     how = process.wait()
     try:
         submitter.cancel(how)
@@ -116,7 +116,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Once it is waited for, its number may be another one's.
+        #: Whether the process was reaped; another one may then have its pid.
         self._is_gone = False
         self._connection, theirs = Pipe()
         with theirs:
@@ -129,7 +129,7 @@ class _Process:
             )
 
     def evaluate(self, pickled: bytes, point: Any, submit: Callable[[RunRequest], Any]) -> tuple[str, Any]:
-        """Return ``returned`` or ``raised``, and what.  Raises EOFError or OSError where it ends before it answers."""
+        """Return ``returned`` or ``raised``, and the value.  Raises EOFError or OSError if the process exits before."""
         self._connection.send_bytes(pickled)
         self._connection.send_bytes(cloudpickle.dumps(point))
         while True:
@@ -144,7 +144,7 @@ class _Process:
             self._connection.send_bytes(cloudpickle.dumps(answer))
 
     def wait(self) -> str:
-        """Wait until it has ended; return how, in words.  It can be told apart from others until :meth:`__exit__`."""
+        """Wait until the process exits; return a sentence on how.  Its pid stays reserved until :meth:`__exit__`."""
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         if ended.si_code == os.CLD_EXITED:
@@ -152,7 +152,7 @@ class _Process:
         return f"the objective's process was ended by {signal.Signals(ended.si_status).name}"
 
     def kill(self) -> None:
-        """End it and whatever it has started; harmless when repeated."""
+        """Kill the process and its children.  Idempotent."""
         with self._lock, suppress(ProcessLookupError):
             if not self._is_gone:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ class _Process:
 
 
 def answer_of(connection: Connection, request: RunRequest) -> dict[str, Any]:
-    """Have a job run by the parent, in the objective's process; raises as ``eps.run``."""
+    """Submit a job through the parent process, from the objective's process; raises as ``eps.run``."""
     connection.send_bytes(cloudpickle.dumps(("run", request)))
     kind, what = pickle.loads(connection.recv_bytes())
     if kind == "raised":
@@ -184,12 +184,12 @@ def answer_of(connection: Connection, request: RunRequest) -> dict[str, Any]:
 def main(fd: int, parent_pid: int) -> None:
     """Evaluate the objective that comes over a pipe, and send what it returns or raises."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # The parent may have died before the call, and then no signal will come.
+    # If the parent died before the call, no signal will come.
     if os.getppid() != parent_pid:
         os._exit(1)
     with Connection(fd) as connection:
         answer = _evaluated(connection)
-        # Who gets the answer ends this process.
+        # The parent kills this process once it has the answer.
         sys.stdout.flush()
         sys.stderr.flush()
         connection.send_bytes(answer)
@@ -208,7 +208,7 @@ def _evaluated(connection: Connection) -> bytes:
         error.add_note("in the objective's process:\n" + "".join(traceback.format_exception(error)))
         try:
             answer = _dumped("raised", error)
-            # Some can be pickled, and not be made again from that.
+            # Some exceptions can be pickled but not unpickled.
             pickle.loads(answer)
         except Exception:
             answer = _dumped("raised", TrainingError(f"the objective raised {type(error).__name__}: {error}"))

@@ -1,6 +1,7 @@
-"""Where a sweep's points come from: by lot, from Hyperopt's tree of Parzen estimators, or from a study of Optuna's.
+"""Sources of a sweep's points: random points, Hyperopt's tree of Parzen estimators, or an Optuna study.
 
-Asked for when a trial arrives, told when it is over; a source may learn from what it was told by then.
+A sweep asks for a point when a trial arrives, and tells the result when the trial is over.  A source may learn from the
+results so far.
 
 Source: EPS §6 (Hyperopt generates the jobs).
 """
@@ -31,27 +32,27 @@ class Points(Protocol):
         Raises
         ------
         StopIteration
-            There are no more.
+            There are no more points.
         """
 
     def restore(self, job_id: str, point: Point) -> None:
-        """Take a trial that was asked for before, of another source like this: it is told of as if asked for here."""
+        """Register a trial that an earlier source of the same kind suggested."""
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
-        """Say what became of a trial, once.
+        """Tell the result of a trial, once.
 
         Parameters
         ----------
         job_id : str
         loss : float, optional
-            What it ended with, or its early feedback where it was killed; None where it failed.
+            Its final loss, or its early feedback if it was killed; None if it failed.
         killed : bool
-            The policy ended it for its early feedback.
+            The policy ended it because of its early feedback.
         """
 
 
 class GivenPoints:
-    """Points from a list, or by lot: nothing is learnt."""
+    """Points from a list, or random ones; results are ignored."""
 
     def __init__(self, points: Iterable[Mapping[str, Any]]) -> None:
         self._points = iter(points)
@@ -61,11 +62,11 @@ class GivenPoints:
         return dict(next(self._points))
 
     def restore(self, job_id: str, point: Point) -> None:
-        """Pass over a point."""
+        """Skip a point."""
         next(self._points)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
-        """Do nothing."""
+        """Ignore the result."""
 
 
 class TpePoints:
@@ -99,10 +100,10 @@ class TpePoints:
         try:
             self._space = {dimension.name: _expression(hyperopt.hp, dimension) for dimension in space}
             self._domain = Domain(lambda point: None, self._space, pass_expr_memo_ctrl=False)
-            # Some of it is looked at by drawing only.
+            # Drawing a sample finds faults that building the space does not.
             stochastic.sample(self._space, np.random.default_rng(seed))
         except Exception as error:
-            # It has no errors of its own for this.
+            # Hyperopt raises arbitrary exceptions for a bad space.
             raise ConfigError(f"Hyperopt refuses the space: {type(error).__name__}: {error}") from error
         self._trials = hyperopt.Trials()
         self._draw = Random(f"points:{seed}")
@@ -110,7 +111,7 @@ class TpePoints:
         self._documents: dict[str, int] = {}
 
     def ask(self, job_id: str) -> Point:
-        """Return what Hyperopt suggests, given what it was told so far."""
+        """Return Hyperopt's suggestion, given the results so far."""
         ids = self._trials.new_trial_ids(1)
         (document,) = self._hyperopt.tpe.suggest(ids, self._domain, self._trials, seed=self._draw.randrange(2**31))
         self._trials.insert_trial_docs([document])
@@ -118,12 +119,12 @@ class TpePoints:
         self._documents[job_id] = ids[0]
         values = {name: found[0] for name, found in document["misc"]["vals"].items() if found}
         point = self._hyperopt.space_eval(self._space, values)
-        return {each.name: each.settled(_plain(point[each.name])) for each in self._dimensions}
+        return {each.name: each.typed(_plain(point[each.name])) for each in self._dimensions}
 
     def restore(self, job_id: str, point: Point) -> None:
-        """Take a point that was suggested before.
+        """Register a point that was suggested before.
 
-        What was known of others then is not known now: later suggestions may be others than they would have been.
+        The results that were known then are not restored, so later suggestions may differ from those without a restart.
         """
         from hyperopt.fmin import generate_trial
 
@@ -138,7 +139,7 @@ class TpePoints:
         self._documents[job_id] = tid
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
-        """Tell Hyperopt a loss, also of a trial that was killed; from a failure, which has none, nothing is learnt."""
+        """Tell Hyperopt a loss, also that of a killed trial; a failed trial has none, and Hyperopt ignores it."""
         known = loss is not None and not math.isnan(loss)
         for document in self._trials._dynamic_trials:
             if document["tid"] == self._documents[job_id]:
@@ -152,19 +153,18 @@ class TpePoints:
 
 
 class OptunaPoints:
-    """Points of a study.
+    """Points of an Optuna study.
 
     Parameters
     ----------
     spec : Spec
     study : optuna.Study, optional
-        With the sampler that its owner chose; by default one in memory, with Optuna's TPE and the sweep's seed.
+        With the sampler that its owner chose; by default a study in memory, with Optuna's TPE and the sweep's seed.
 
     Raises
     ------
     ConfigError
-        Optuna is not installed or refuses the space, or the study is none, or has another direction than the sweep, or
-        several.
+        Optuna is not installed or refuses the space; ``study`` is not a study; or its direction is not the sweep's.
     """
 
     def __init__(self, spec: Spec, study: Any = None) -> None:
@@ -196,18 +196,18 @@ class OptunaPoints:
         self._trials: dict[str, Any] = {}
 
     def ask(self, job_id: str) -> Point:
-        """Return what the study's sampler suggests, given what the study was told so far."""
+        """Return the suggestion of the study's sampler, given the results so far."""
         trial = self._trials[job_id] = self.study.ask(self._space)
         trial.set_user_attr("job_id", job_id)
         return {each.name: trial.params[each.name] for each in self._dimensions}
 
     def restore(self, job_id: str, point: Point) -> None:
-        """Take a point that was suggested before."""
+        """Register a point that was suggested before."""
         self.study.enqueue_trial(dict(point))
         self.ask(job_id)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
-        """Tell the study what became of a trial; a loss that is none, or no number, is a failure."""
+        """Tell the study the result of a trial; a missing or NaN loss is a failure."""
         trial = self._trials.pop(job_id)
         if killed:
             if loss is not None:
@@ -220,7 +220,7 @@ class OptunaPoints:
 
 
 def _distribution(distributions: Any, dimension: Dimension) -> Any:
-    """Return a dimension in Optuna's words; its steps begin at the lower bound, Hyperopt's at 0."""
+    """Return a dimension as Optuna's distribution; its steps begin at the lower bound, Hyperopt's at 0."""
     a = dimension.arguments
     match dimension.kind:
         case "choice":
@@ -241,7 +241,7 @@ def _distribution(distributions: Any, dimension: Dimension) -> Any:
 
 
 def points_of(spec: Spec) -> Points:
-    """Return the source of points that a sweep asks for.  Raises as :class:`TpePoints` and ``OptunaPoints``."""
+    """Return the source of points for a sweep's algorithm.  Raises as :class:`TpePoints` and ``OptunaPoints``."""
     if spec.sweep.algorithm == "random" or not spec.space:
         return GivenPoints(spec.points())
     if spec.sweep.algorithm == "optuna":
@@ -250,7 +250,7 @@ def points_of(spec: Spec) -> Points:
 
 
 def _expression(hp: Any, dimension: Dimension) -> Any:
-    """Return a dimension in Hyperopt's words; its loguniform takes logarithms of the bounds."""
+    """Return a dimension as Hyperopt's expression; its loguniform takes logarithms of the bounds."""
     name, a = dimension.name, dimension.arguments
     match dimension.kind:
         case "choice":
@@ -266,5 +266,5 @@ def _expression(hp: Any, dimension: Dimension) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as Python's own type: Hyperopt gives NumPy's for some."""
+    """Return a value as Python's own type: Hyperopt returns NumPy's for some."""
     return value.item() if hasattr(value, "item") else value

@@ -1,8 +1,8 @@
-"""What follows from a scheduler's events, whoever carries out its orders; and look-ups in it and in what has left it.
+"""The state, orders and submissions that follow from a scheduler's events; and look-ups of current and past jobs.
 
-Jobs that are over leave it when its record is compacted, but for the latest: no decision depends on them any more, and
-the record's rows have them.  What stays of each is its early feedback, where it finished (a stopping rule may count
-those); of a sweep how its jobs are ranked, and its file.
+When the record is compacted, ended jobs leave the registry, except the latest ones.  No decision depends on them, and
+the record's table has them.  Three things stay: the early feedback of jobs that finished, which stopping rules count;
+how each sweep ranks its jobs; and the sweep's file.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from hscheduler.core.state import Scheduler
 from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
 from hscheduler.live.submission import Submission, trial_of
 from hscheduler.record.api import Entry
-from hscheduler.record.rows import Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import Decided, EndedJob, Rows
 
-#: Jobs that are over and have not left.
+#: Ended jobs that stay in the registry.
 LATEST_OVER = 100
 _OF_THE_CORE = ("state", "timeline", "outstanding", "sweeps", "opened_s", "closed", "ended", "cancelled")
 
 
 @dataclass
 class Registry:
-    """What follows from a scheduler's events; only the thread that owns it changes it."""
+    """Everything that follows from a scheduler's events; only the thread that owns it changes it."""
 
     state: Scheduler
     timeline: Timeline = field(default_factory=Timeline)
     outstanding: Outstanding = field(default_factory=Outstanding)
-    #: What sweeps said of how their jobs are ranked.
+    #: Sweep -> how its jobs are ranked.
     sweeps: dict[str, e.SweepOpened] = field(default_factory=dict)
-    #: When sweeps were opened.
+    #: Sweep -> when it was opened.
     opened_s: dict[str, float] = field(default_factory=dict)
-    #: Sweeps of which no more jobs are wanted, and why.
+    #: Sweeps that were ended -> the reason.
     closed: dict[str, str] = field(default_factory=dict)
-    #: Sweeps with a file whose trials are all over: nobody has to go on with them.
+    #: Sweeps with a file whose trials are all over: they need not be resumed.
     ended: dict[str, None] = field(default_factory=dict)
-    #: Jobs that somebody wanted to end.
+    #: Jobs that a user cancelled.
     cancelled: set[str] = field(default_factory=set)
-    #: Of sweeps that this process finds the points of: the tables of their files.
+    #: Sweep -> tables of its file, for sweeps whose points this process generates.
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     submissions: dict[str, Submission] = field(default_factory=dict)
 
     def entry(self, at_s: float, event: e.Event) -> Entry:
-        """Return what is to be recorded of an event before it is taken."""
-        beside: dict[str, Any] = {}
+        """Return the entry to record for an event before it is taken."""
+        details: dict[str, Any] = {}
         if isinstance(event, e.JobSubmitted | e.JobRefused):
-            beside = self.submissions[event.job_id].beside()
+            details = self.submissions[event.job_id].details()
         elif isinstance(event, e.SweepOpened) and event.sweep in self.tables:
-            beside = {"tables": self.tables[event.sweep]}
-        return Entry(at_s, event, beside, self.outstanding.given, self.outstanding.checksum)
+            details = {"tables": self.tables[event.sweep]}
+        return Entry(at_s, event, details, self.outstanding.given, self.outstanding.checksum)
 
     def take(self, entry: Entry) -> tuple[list[e.Command], list[Numbered]]:
-        """Take an event; return what is to be done, and the orders of it with their numbers."""
+        """Take an event; return the commands, and the orders among them with their numbers."""
         event = entry.event
         if isinstance(event, e.JobSubmitted | e.JobRefused) and event.job_id not in self.submissions:
-            self.submissions[event.job_id] = _submission_of(event, entry.beside)
-        elif isinstance(event, e.SweepOpened) and entry.beside:
-            self.tables[event.sweep] = entry.beside["tables"]
+            self.submissions[event.job_id] = _submission_of(event, entry.details)
+        elif isinstance(event, e.SweepOpened) and entry.details:
+            self.tables[event.sweep] = entry.details["tables"]
         commands = self.state.step(event)
         self.timeline.take(entry.at_s, event, commands, self.state)
         orders = self.outstanding.take(event, commands)
@@ -99,10 +99,10 @@ class Registry:
         submission.why = why
         submission.end(phase)
 
-    # ---- the snapshot of a record, and its rows
+    # ---- the snapshot of a record, and its table of ended jobs
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON says it; jobs and sweeps that were not taken yet are none."""
+        """Return the registry as JSON values, without jobs and sweeps whose first event is still queued."""
         return {
             "core": encoded({name: getattr(self, name) for name in _OF_THE_CORE}),
             "tables": {name: tables for name, tables in self.tables.items() if name in self.sweeps},
@@ -111,12 +111,12 @@ class Registry:
 
     @classmethod
     def of_snapshot(cls, snapshot: Mapping[str, Any], policy: Policy) -> Registry:
-        """Return what :meth:`snapshot` told of.
+        """Return the registry that :meth:`snapshot` described.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is none.
+            The values are not a snapshot.
         """
         submissions = [Submission.of_values(values) for values in snapshot["submissions"]]
         return cls(
@@ -125,17 +125,17 @@ class Registry:
             submissions={each.job_id: each for each in submissions},
         )
 
-    def over(self) -> list[str]:
-        """Return the jobs that are over, but for the latest."""
+    def evictable(self) -> list[str]:
+        """Return the ended jobs that may leave: all but the latest."""
         trials = self.timeline.trials.items()
         ends = {job_id: trial.finished_s for job_id, trial in trials if trial.finished_s is not None}
         for job_id in self.outstanding.there():
-            # As where the node of its master was lost: it has not said that it ended.
+            # A job whose master's node was lost is over, but has not reported its end: keep it.
             ends.pop(job_id, None)
         return sorted(ends, key=ends.__getitem__)[: max(0, len(ends) - LATEST_OVER)]
 
     def rows(self, jobs: Collection[str], find: Callable[[str], Submission | None]) -> list[EndedJob]:
-        """Return what a record is to keep of jobs that are over.
+        """Return the rows with which a record keeps ended jobs.
 
         Parameters
         ----------
@@ -152,9 +152,9 @@ class Registry:
         return rows
 
     def decided(self) -> list[Decided]:
-        """Return what was decided, with the sweeps that it concerned."""
+        """Return the decisions, each with every sweep that it concerned."""
         trials = self.timeline.trials
-        # Those that are in the rows already concern jobs that may have left by now.
+        # Decisions that the table has already may concern jobs that have left.
         return [
             (sweep, decision)
             for decision in self.timeline.decisions
@@ -162,14 +162,14 @@ class Registry:
         ]
 
     def without(self, jobs: Iterable[str]) -> Registry:
-        """Return a copy without some jobs that are over."""
+        """Return a copy without some ended jobs."""
         core = deepcopy({name: getattr(self, name) for name in _OF_THE_CORE})
         found = Registry(**core, tables=dict(self.tables), submissions=dict(self.submissions))
         found.forget(jobs)
         return found
 
     def forget(self, jobs: Iterable[str]) -> None:
-        """Let go of jobs that are over, and of all but the latest decisions: a record has them."""
+        """Drop ended jobs, and all but the latest decisions, which the record has."""
         jobs = list(jobs)
         self.timeline.forget(jobs, self.state)
         for job_id in jobs:
@@ -179,19 +179,19 @@ class Registry:
             self.cancelled.discard(job_id)
 
 
-def _submission_of(event: e.JobSubmitted | e.JobRefused, beside: Mapping[str, Any]) -> Submission:
-    spec = JobSpec.from_dict(beside["spec"], "record")
-    return Submission(event.job_id, event.sweep, str(beside["name"]), spec, dict(beside["point"]))
+def _submission_of(event: e.JobSubmitted | e.JobRefused, details: Mapping[str, Any]) -> Submission:
+    spec = JobSpec.from_dict(details["spec"], "record")
+    return Submission(event.job_id, event.sweep, str(details["name"]), spec, dict(details["point"]))
 
 
 class LookUps:
-    """What is known of jobs, those that have left the registry included; for any thread.
+    """Look-ups of jobs, including those that have left the registry; for any thread.
 
     Parameters
     ----------
     registry : Registry
     rows : Rows, optional
-        Of its record; None: nothing leaves it.
+        The record's table of ended jobs.  None: no job leaves the registry.
     """
 
     def __init__(self, registry: Registry, rows: Rows | None) -> None:
@@ -205,45 +205,45 @@ class LookUps:
         return found
 
     def submissions(self, sweep: str = "") -> list[Submission]:
-        """Return the jobs that were submitted, of one sweep or of all; those that have left first."""
-        # In this order: meanwhile one may leave.
-        here = self.here(sweep)
+        """Return the submitted jobs of one sweep, or of all; first those that have left."""
+        # In this order: a job may leave between the two look-ups, and is then in both.
+        here = self.current(sweep)
         return list({each.job_id: each for each in (*self.past(sweep), *here)}.values())
 
-    def here(self, sweep: str = "") -> list[Submission]:
-        """Return those that have not left."""
+    def current(self, sweep: str = "") -> list[Submission]:
+        """Return the jobs in the registry, of one sweep or of all."""
         return [each for each in list(self._registry.submissions.values()) if not sweep or each.sweep == sweep]
 
     def past(self, sweep: str = "") -> list[Submission]:
-        """Return those that have left."""
+        """Return the jobs that have left, of one sweep or of all."""
         return [Submission.of_values(row.submission) for row in self._past(sweep)]
 
     def has_sweep(self, sweep: str) -> bool:
         """Return whether a sweep was opened, or has had a job."""
-        here = sweep in self._registry.sweeps or bool(self.here(sweep))
+        here = sweep in self._registry.sweeps or bool(self.current(sweep))
         return here or bool(self.counts(sweep)[0])
 
     def first_id(self, prefix: str) -> str:
-        """Return the id of a job that begins so; empty where there never was one."""
+        """Return the id of a job that starts with ``prefix``; empty if there was none."""
         here = next((job_id for job_id in list(self._registry.submissions) if job_id.startswith(prefix)), "")
         return here or ("" if self._rows is None else self._rows.first_id(prefix))
 
     def trials(self, sweep: str) -> list[TrialRecord]:
-        """Return what happened in the jobs of a sweep that have left."""
+        """Return the trial records of a sweep's jobs that have left."""
         return [row.trial for row in self._past(sweep)]
 
     def decisions(self, sweep: str) -> list[DecisionRecord]:
-        """Return what was decided about the jobs of a sweep, as far as it is recorded."""
+        """Return the recorded decisions about a sweep's jobs."""
         return [] if self._rows is None else self._rows.decisions(sweep)
 
     def counts(self, sweep: str = "") -> tuple[Counter[Phase], Counter[tuple[str, Phase]]]:
-        """Return how many jobs of a sweep, or of all, have left, and how they ended; and how trials did."""
+        """Return the numbers of jobs that have left, by how they ended, and of trials, by sweep and how they ended."""
         return (Counter(), Counter()) if self._rows is None else self._rows.counts(sweep)
 
     def num_over(self, sweep: str) -> int:
-        """Return how many jobs of a sweep are over, without a look at each; one that just leaves may be missing."""
+        """Return how many jobs of a sweep are over; a job that is leaving at this moment may be missing."""
         left = 0 if self._rows is None else self._rows.num_jobs(sweep)
-        return left + sum(each.is_over for each in self.here(sweep))
+        return left + sum(each.is_over for each in self.current(sweep))
 
     def _past(self, sweep: str) -> list[EndedJob]:
         return [] if self._rows is None else self._rows.ended_jobs(sweep)

@@ -1,6 +1,6 @@
-"""The report of what a live scheduler does, as of one moment, for whichever thread wants it.
+"""The report of a live scheduler at one moment, for any thread.
 
-What the scheduler's thread goes on changing is copied there, which is short; the report is made of the copy, here.
+The scheduler's thread only copies the values that it keeps changing; the calling thread makes the report of the copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hscheduler.live.submission import Submission, attempts_of
 from hscheduler.reports.report import report
 from hscheduler.spec import Spec
 
-#: What trials ended with, where their sweeps do not agree on what that is.
+#: Name of the trials' results if their sweeps have different metrics.
 RESULT = "result"
 
 
@@ -27,9 +27,9 @@ class _Seen:
     """A scheduler at one moment."""
 
     record: Timeline
-    #: The jobs that are in it, in their order.
+    #: The jobs in the registry, in their order.
     jobs: Sequence[Submission]
-    #: Job -> what it ended with.
+    #: Job -> its final metric.
     losses: Mapping[str, float]
     #: Job -> why it waits.
     waiting: Mapping[str, str]
@@ -37,16 +37,16 @@ class _Seen:
 
 
 def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) -> dict[str, Any]:
-    """Return the report of a sweep as it is, or of everything that is not forgotten where the name is empty.
+    """Return the report of a sweep, or of everything that is not forgotten if the name is empty.
 
-    Of everything there is a best trial only where all sweeps have the same metric and direction.
+    The report of everything has a best trial only if all sweeps have the same metric and direction.
 
     Parameters
     ----------
     scheduler : LiveScheduler
     sweep : str
     spec : Spec, optional
-        The sweep's file: a report tells what it is of.
+        The sweep's file, whose settings the report includes.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
     """
     seen = scheduler.ask(lambda: _look_at(scheduler, sweep))
     if sweep:
-        # After that: what has left meanwhile is there.
+        # In this order: jobs that leave meanwhile are found in the table.
         seen = _with_past(seen, scheduler.look_ups, sweep)
     jobs, attempts = {each.job_id: each for each in seen.jobs}, attempts_of(seen.jobs)
     last = {trial_id: job_ids[-1] for trial_id, job_ids in attempts.items()}
@@ -79,8 +79,8 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
 
 def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:
     record = scheduler.registry.timeline.snapshot(sweep)
-    # Of those that the scheduler was told of, and has not taken yet, there is nothing to report.
-    jobs = [each for each in scheduler.look_ups.here(sweep) if each.job_id in record.trials]
+    # Jobs whose first event is still queued have nothing to report.
+    jobs = [each for each in scheduler.look_ups.current(sweep) if each.job_id in record.trials]
     return _Seen(
         record,
         jobs,
@@ -95,7 +95,7 @@ def _losses(jobs: Iterable[Submission]) -> dict[str, float]:
 
 
 def _with_past(seen: _Seen, look_ups: LookUps, sweep: str) -> _Seen:
-    """Return what was seen of a sweep with what has left the scheduler of it."""
+    """Return what was seen of a sweep, together with its jobs that have left."""
     record, trials = seen.record, {trial.job_id: trial for trial in look_ups.trials(sweep)} | dict(seen.record.trials)
     record.trials = dict(sorted(trials.items(), key=lambda item: item[1].arrived_s))
     record.decisions = list(dict.fromkeys([*look_ups.decisions(sweep), *record.decisions]))
@@ -105,8 +105,8 @@ def _with_past(seen: _Seen, look_ups: LookUps, sweep: str) -> _Seen:
 
 
 def _ranked_by(scheduler: LiveScheduler, sweep: str) -> tuple[Direction | None, str]:
-    """Return how trials are ranked; no direction where their sweeps do not agree."""
-    names = {each.sweep for each in scheduler.look_ups.here()} if not sweep else {sweep}
+    """Return direction and metric of the ranking; the direction is None if the sweeps differ."""
+    names = {each.sweep for each in scheduler.look_ups.current()} if not sweep else {sweep}
     opened = [scheduler.registry.sweeps.get(name, e.SweepOpened(name)) for name in sorted(names) or [sweep]]
     first, *others = dict.fromkeys((each.direction, each.metric or scheduler.settings.metric) for each in opened)
     return (None, RESULT) if others else first

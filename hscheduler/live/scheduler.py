@@ -1,8 +1,8 @@
 """H-scheduler live, in this process: a thread that owns the state, and the jobs that it commands.
 
-Whoever submits a job gets a :class:`~hscheduler.live.submission.Submission` and waits for it; sweeps and Hyperopt's
-trials do.  With a record it can be started again after it was killed: its jobs go on meanwhile, and it takes them up
-where they are.
+The submitter of a job gets a :class:`~hscheduler.live.submission.Submission` and waits for its end; sweeps and
+Hyperopt's trials are submitters.  A scheduler with a record can restart after a crash: its jobs keep running meanwhile,
+and the new scheduler attaches to them.
 
 Source: EPS §5.1; style section 16 (one owner thread; events in, commands out).
 """
@@ -31,13 +31,13 @@ from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
-from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
-from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, nothing
+from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
+from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
+from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
-from hscheduler.live.on_yarn import check_place
-from hscheduler.live.recorder import Recorder, boot, check_writable
+from hscheduler.live.placement import check_place
+from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
-from hscheduler.live.results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
@@ -45,52 +45,53 @@ from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-#: How often jobs write checkpoints that may be ended, and go on from there, where they do not say.
+#: Interval of the checkpoints of jobs that a policy may stop and resume, unless they set one.
 CHECKPOINT_EVERY = "1s"
-#: Jobs that are ended at the same time; with more of them a host would not be ready sooner.
+#: Jobs that are ended in parallel; more would not free a host sooner.
 MOST_ENDED_AT_ONCE = 16
-#: What restarts take, for policies that weigh them: to the end of a job, where no delay is declared, and from there to
-#: its next iteration.  Measured: 1.7 s in the mean of 30 (benchmarks/results/paper/compare.json).
+#: Duration of a restart, for policies that weigh it: until the job has ended, if no delay is declared, and from there
+#: to its next iteration.  Measured: 1.7 s in the mean of 30 (benchmarks/results/paper/compare.json).
 RESTART_ENDS_S, RESTART_BEGINS_S = 0.7, 1.0
-#: Who waits for the scheduler looks this often whether it is well.
+#: Seconds between checks whether the scheduler still runs, while a caller waits for it.
 _LOOK_S = 0.5
-#: Called with the seconds since the beginning, an event and what it brought about; on the scheduler's thread.
+#: Called on the scheduler's thread with the seconds since the start, an event and the commands that followed from it.
 OnEvent = Callable[[float, e.Event, list[e.Command]], None]
 
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """How a live scheduler treats its jobs."""
+    """Settings of a live scheduler."""
 
     policy: str = "elastic"
     seed: int = 0
-    #: ``loss``, or a metric of the test data; of sweeps that do not say.
+    #: ``loss``, or a metric of the test data; for sweeps that do not set one.
     metric: str = "loss"
-    #: Of sweeps that do not say.
+    #: For sweeps that do not set one.
     feedback_iteration: int = 100
-    #: A declared delay of restarts under the ``kill`` policy, seconds; 0.0 is what they take.
+    #: A declared delay of restarts under the ``kill`` policy, seconds; 0.0 adds none.
     restart_s: float = 0.0
-    #: Jobs in the training phase, of sweeps that do not say; None: as many as fit the cluster as they ask.
+    #: Largest number of jobs in the training phase, for sweeps that do not set one; None: as many as the cluster holds
+    #: at their requested size.
     threshold: int | None = None
-    #: Settings that every job has, whoever submits it: where jobs run, and how large containers are.
+    #: Settings that every job gets: where jobs run, and the size of containers.
     job_settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Observer(Protocol):
-    """Sees what happens to a scheduler; on its thread, but for what is before."""
+    """Sees the events of a scheduler, on the scheduler's thread; those of the record before that thread starts."""
 
     def look_back(self, registry: Registry, look_ups: LookUps) -> None:
-        """Take what was known before the first event, where the record had been compacted."""
+        """Take what was known before the first event, if the record was compacted."""
 
     def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
-        """Take an event and what it brought about, with the state as it left it; first those of the record."""
+        """Take an event, its commands and the state after it; first the events of the record."""
 
     def forget(self, jobs: Iterable[str]) -> None:
-        """Let go of jobs that are over: the record has them."""
+        """Drop ended jobs, which the record has."""
 
 
 def end_all(ends: Sequence[Callable[[], None]]) -> None:
-    """End jobs, many at the same time: each takes some tenths of a second."""
+    """End jobs, many in parallel: each takes some tenths of a second."""
     with ThreadPoolExecutor(MOST_ENDED_AT_ONCE, "end") as pool:
         for ended in [pool.submit(end) for end in ends]:
             if (error := ended.exception()) is not None:
@@ -98,15 +99,15 @@ def end_all(ends: Sequence[Callable[[], None]]) -> None:
 
 
 class Fleet:
-    """The jobs of one scheduler; but for :meth:`close` on its thread.
+    """The jobs of one scheduler.  All methods but :meth:`close` run on the scheduler's thread.
 
     Parameters
     ----------
     settings : LiveSettings
     tag : str
-        Keeps the names of these jobs apart from those of other schedulers.
+        Distinguishes the names of these jobs from those of other schedulers.
     is_recorded : bool
-        The jobs outlive this process, and their reports are read where somebody asks for them.
+        The jobs outlive this process, and their reports are read on request.
     say : callable
         Takes events, from any thread.
     before_end : callable
@@ -124,64 +125,69 @@ class Fleet:
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
         self._before_end = before_end
         self._jobs: dict[str, LiveJob] = {}
-        #: Held while a job comes or goes, so that none is made for who has closed it all.
+        #: Held while a job is added or removed, so that none is added after :meth:`close`.
         self._starting = threading.Lock()
         self._spare = SpareSupervisor()
         self._closed = self._leaves = False
 
-    def take_up(self, registry: Registry, job_id: str) -> None:
-        """Go on with a job that was started, or was about to be, before this process was."""
+    def restore(self, registry: Registry, job_id: str) -> None:
+        """Attach to a job that an earlier scheduler process started or was about to start."""
         job, outstanding = registry.state.jobs[job_id], registry.outstanding
         live = self._jobs[job_id] = self._live(registry, registry.submissions[job_id])
         # Containers that it has released since the last MembersFound belong to other jobs.
         roles = {container.container_id: container.role for container in registry.state.ledger.of_job(job_id)}
         seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
-        live.go_on(job.iteration, seats, job.feedback is not None, outstanding.has_started(job_id))
+        live.restore(job.iteration, seats, job.feedback is not None, outstanding.has_started(job_id))
         for number, order in outstanding.of(job_id):
             live.obey(number, order)
 
     def obey(self, registry: Registry, orders: Iterable[Numbered]) -> None:
-        """Have jobs carry out orders; returns at once."""
+        """Pass orders to jobs; return at once."""
         for number, order in orders:
             job_id = order.job_id
             if isinstance(order, e.StartJob):
                 with self._starting:
-                    # Nothing is started for who closes it all.
+                    # After the close no job starts.
                     if job_id not in self._jobs and not self._closed:
                         self._jobs[job_id] = self._live(registry, registry.submissions[job_id])
             if job_id in self._jobs:
                 self._jobs[job_id].obey(number, order)
             elif not self._leaves:
-                # Of one that is left the order stands in the record, for the next scheduler.
+                # If the jobs keep running, the next scheduler finds the order in the record.
                 self._say(e.JobEnded(job_id, Phase.KILLED, ENDS))
 
-    def bring_report(self, submission: Submission) -> None:
-        """Give a job's own report to who submitted it, where it has ended."""
+    def copy_report(self, submission: Submission) -> None:
+        """Copy a job's own report to its submission, if the job has ended."""
         live = self._jobs.get(submission.job_id)
         if live is not None and not self._is_recorded:
             submission.report = live.report
 
     def retire(self, job_id: str) -> None:
-        """Let go of a job that is over."""
+        """Stop watching a job that is over."""
         if (live := self._jobs.get(job_id)) is not None:
             live.retire()
             live.report = None
 
     def forget(self, jobs: Iterable[str]) -> None:
-        """Forget jobs that are over."""
+        """Drop jobs that are over."""
         with self._starting:
             for job_id in jobs:
                 self._jobs.pop(job_id, None)
 
     def close(self, *, leave: bool) -> Callable[[], None] | None:
-        """Start nothing more; return what ends all jobs, or leaves them as they are, and waits for their processes.
+        """Start no more jobs; return a function that ends or leaves all jobs and waits for their threads.
 
-        Returns None where it was closed before.
+        Return None if the fleet was closed before.
+
+        Parameters
+        ----------
+        leave : bool
+            Leave the jobs running.
         """
         with self._starting:
             if self._closed:
                 return None
-            # Before anybody sees that it is closed.
+            # Set this first: other threads read it once the fleet is closed.
             self._leaves = leave
             self._closed = True
             jobs = [job for job in self._jobs.values() if job.is_alive]
@@ -194,14 +200,14 @@ class Fleet:
 
     @property
     def is_closed(self) -> bool:
-        """True once it was closed."""
+        """Whether :meth:`close` was called."""
         return self._closed
 
     def _live(self, registry: Registry, submission: Submission) -> LiveJob:
         settings = self._settings
-        spec = dataclasses.replace(submission.spec, **settings.job_settings)  # type: ignore[arg-type]
+        spec = submission.spec.with_settings(**settings.job_settings)
         if needs_of(POLICIES[settings.policy]).checkpoints and not spec.checkpoint_every:
-            spec = dataclasses.replace(spec, checkpoint_every=CHECKPOINT_EVERY)
+            spec = spec.with_settings(checkpoint_every=CHECKPOINT_EVERY)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = f"H-scheduler {self._tag}"
         return LiveJob(
@@ -215,7 +221,7 @@ class Fleet:
 
 
 class Loop:
-    """The thread that owns the state of a scheduler: takes events one after the other.
+    """The thread that owns a scheduler's state: it takes events one after the other.
 
     Parameters
     ----------
@@ -241,24 +247,24 @@ class Loop:
     ) -> None:
         self._registry, self._fleet, self._inbox, self._now_s = registry, fleet, inbox, now_s
         self._recorder, self._observer, self._on_event = recorder, observer, on_event
-        #: Why it takes nothing any more.
+        #: The error that ended the loop.
         self.failed: BaseException | None = None
         self.thread = threading.Thread(target=self._serve, name="h-scheduler", daemon=True)
 
     def stop(self) -> None:
-        """End it, after all that it was told."""
+        """End the loop after all queued events."""
         self._inbox.put(None)
         self.thread.join(END_TIMEOUT_S)
 
     def compact(self) -> None:
-        """Compact the record where that is due, and let go of what it has then."""
+        """Compact the record if that is due, and drop the ended jobs that it has then."""
         if self._recorder is None:
             return
         self._recorder.compact_if_grown()
-        if left := self._recorder.left():
-            self._fleet.forget(left)
+        if evicted := self._recorder.pop_evicted():
+            self._fleet.forget(evicted)
             if self._observer is not None:
-                self._observer.forget(left)
+                self._observer.forget(evicted)
 
     def _serve(self) -> None:
         while (event := self._inbox.get()) is not None:
@@ -268,28 +274,28 @@ class Loop:
             try:
                 self._step(event)
             except Exception as error:
-                logger.exception("an event could not be taken: %s", event)
+                logger.exception("the scheduler failed on event %s", event)
                 self.failed = error
                 break
-        # Whoever waits for them finds out that nobody will tell.
+        # Wake the threads that wait for a job: they find that the scheduler has ended.
         for submission in list(self._registry.submissions.values()):
-            submission.let_go()
+            submission.wake_waiters()
 
     def _step(self, event: e.Event) -> None:
         registry, state = self._registry, self._registry.state
         if isinstance(event, e.JobEvent) and event.job_id not in state.jobs:
-            # It was over before: refused, or forgotten.
+            # The job is over: refused, or dropped.
             return
         now_s = round(self._now_s(), TIME_DIGITS)
         entry = registry.entry(now_s, event)
         if self._recorder is not None:
-            # Before anything is done about it.
+            # Record the event before it has any effect.
             if isinstance(event, e.Iterated) and state.is_idle_news(event):
                 self._recorder.hold(now_s, event)
             else:
                 self._recorder.append(entry)
         if isinstance(event, e.JobEnded):
-            self._fleet.bring_report(registry.submissions[event.job_id])
+            self._fleet.copy_report(registry.submissions[event.job_id])
         commands, orders = registry.take(entry)
         for command in commands:
             if isinstance(command, e.JobOver):
@@ -301,14 +307,14 @@ class Loop:
             try:
                 self._on_event(now_s, event, commands)
             except Exception as error:
-                # As where whoever read what it prints has gone.
-                logger.warning("events are shown no more: %s: %s", type(error).__name__, error)
+                # For example a closed pipe on standard output.
+                logger.warning("events are not printed any more: %s: %s", type(error).__name__, error)
                 self._on_event = None
         self.compact()
 
 
 class LiveScheduler:
-    """A scheduler with real jobs of this host.  Its methods may be called from any thread.
+    """A scheduler with real jobs of this host.  Any thread may call its methods.
 
     Parameters
     ----------
@@ -317,19 +323,20 @@ class LiveScheduler:
     settings : LiveSettings
     on_event : callable, optional
     record : SchedulerRecord, optional
-        Where it goes on, or begins; its jobs are detached then, and outlive this process.
+        Events are written to it, after those that it holds were replayed.  Jobs are detached then, and outlive this
+        process.
     observer : Observer, optional
-    takes_up : bool
-        Go on with the jobs of the record; else it is only looked at, and nothing is to be submitted.
+    attaches : bool
+        Attach to the jobs of the record.  Otherwise the record is only read, and no job may be submitted.
     before_end : callable, optional
-        Called on a thread of each job before its end is said, as of :class:`~hscheduler.live.job.Launch`.
+        Called on a job's thread before its end is reported, as of :class:`~hscheduler.live.job.Launch`.
 
     Raises
     ------
     ConfigError
-        The record was begun with other nodes or settings.
+        The record was created with other nodes or settings.
     StorageError
-        The record does not lead to what was ordered when it was written.
+        The events of the record do not lead to the orders that it notes.
     """
 
     def __init__(
@@ -339,11 +346,11 @@ class LiveScheduler:
         on_event: OnEvent | None = None,
         record: SchedulerRecord | None = None,
         observer: Observer | None = None,
-        takes_up: bool = True,
-        before_end: BeforeEnd = nothing,
+        attaches: bool = True,
+        before_end: BeforeEnd = do_nothing,
     ) -> None:
         self.settings = settings
-        #: Has what changed of the cluster told before it returns; None where the nodes are simulated.
+        #: Queues the changes of the cluster's nodes; None if the nodes are simulated.
         self.look_at_cluster: Callable[[], None] | None = None
         #: Keeps the names of these jobs apart from those of other schedulers.
         self._tag = uuid.uuid4().hex[:6]
@@ -351,11 +358,11 @@ class LiveScheduler:
         self._events = Inbox(self.now_s)
         recorder: Recorder | None = None
         policy = POLICIES[settings.policy]
-        #: What follows from the events; the scheduler's thread changes it.
+        #: What follows from the events.  Only the scheduler's thread changes it.
         self.registry = Registry(Scheduler(nodes, policy, settings.seed, settings.threshold))
         if record is not None:
             sizes = {node: [capacity.vcores, capacity.memory_mb] for node, capacity in nodes.items()}
-            header = Header(nodes=sizes, tag=self._tag, boot=boot(), began_s=self._began_s, **vars(settings))
+            header = Header(nodes=sizes, tag=self._tag, boot=boot_id(), began_s=self._began_s, **vars(settings))
             recorder = Recorder(record, header, self._events.answer)
             self._tag = recorder.header.tag
 
@@ -369,30 +376,30 @@ class LiveScheduler:
 
             self.registry = recorder.recover(self.registry, policy, look_back, take)
             self._began_s = recorder.header.began_s
-        #: What is known of jobs.
+        #: Look-ups of current and past jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
-        self._fleet = Fleet(settings, self._tag, record is not None, self._hear, before_end)
+        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end)
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
-        if takes_up:
+        if attaches:
             self._loop.compact()
             for job_id in self.registry.outstanding.there():
-                self._fleet.take_up(self.registry, job_id)
+                self._fleet.restore(self.registry, job_id)
         self._loop.thread.start()
 
     @property
     def state(self) -> Scheduler:
-        """The scheduler's state; only its thread may look at it while it runs."""
+        """The scheduler's state; only its thread may read it while it runs."""
         return self.registry.state
 
     def now_s(self) -> float:
-        """Return the seconds since it began, on a clock that nobody sets."""
+        """Return the seconds since the start, on a monotonic clock."""
         return time.monotonic() - self._began_s
 
     # ---- jobs and sweeps
 
     def open_sweep(self, opened: e.SweepOpened, tables: Mapping[str, Any] | None = None) -> None:
-        """Say how a sweep's jobs are ranked, and keep the tables of its file, if it has one.  Raises as :meth:`ask`."""
+        """Set how a sweep's jobs are ranked, and keep the tables of its file, if any.  Raises as :meth:`ask`."""
         if tables is not None:
             if self._recorder is not None:
                 check_writable({"tables": tables}, f"sweep {opened.sweep!r}")
@@ -400,13 +407,13 @@ class LiveScheduler:
         self._events.put(opened)
 
     def submit(self, submitted: e.JobSubmitted, spec: JobSpec, point: Mapping[str, Any] | None = None) -> Submission:
-        """Submit a job; its size is the scheduler's to choose.
+        """Submit a job; the scheduler chooses its size.
 
         Raises
         ------
         ConfigError
-            There has been a job of that id, none can have it, or it comes with something that no file can hold; or it
-            is one on YARN, and this is no application there.
+            The id was used before or makes no valid job name; the point cannot be written as JSON; or the job would run
+            on YARN, and this scheduler does not.
         DeadlineError
             As :meth:`ask`.
         RuntimeError
@@ -422,7 +429,7 @@ class LiveScheduler:
     def refuse(
         self, job_id: str, sweep: str, spec: JobSpec, why: str, point: Mapping[str, Any] | None = None
     ) -> Submission:
-        """Take a job that cannot work: it has failed.  Raises as :meth:`submit`."""
+        """Accept a job that cannot work, as failed.  Raises as :meth:`submit`."""
         submission = self._new_submission(job_id, sweep, spec, point)
         self._events.put(e.JobRefused(job_id, sweep, why))
         return submission
@@ -431,45 +438,45 @@ class LiveScheduler:
         self.check()
         submission = Submission(job_id, sweep, self.name_of(job_id), spec, dict(point or {}))
         if self._recorder is not None:
-            check_writable(submission.beside(), f"job {job_id!r}")
+            check_writable(submission.details(), f"job {job_id!r}")
 
         def add() -> None:
             if self.look_ups.submission(job_id) is not None:
-                raise ConfigError(f"job id is {job_id!r}, but must be one that was never used with this scheduler")
+                raise ConfigError(f"job id is {job_id!r}, which this scheduler has already used: choose another one")
             self.registry.submissions[job_id] = submission
 
         self.ask(add)
         return submission
 
     def name_of(self, job_id: str) -> str:
-        """Return the name that a job has under ``EPS_HOME``, by which :func:`eps.storage.jobdir.find_job` knows it.
+        """Return a job's name under ``EPS_HOME``, by which :func:`eps.storage.jobdir.find_job` finds it.
 
         Raises
         ------
         ConfigError
-            None can be made of that id.
+            The id makes no valid job name.
         """
         return check_job_name(f"sweep-{self._tag}-{job_id}")
 
     def cancel(self, job_id: str, why: str) -> None:
-        """End a job; harmless if it is over.
+        """End a job; do nothing if it is over.
 
         Raises
         ------
         ConfigError
-            There is none of that id.
+            There is no job with this id.
         """
         if self.look_ups.submission(job_id) is None:
             raise ConfigError(f"job id is {job_id!r}, but there is no such job")
         self._events.put(e.CancelAsked(job_id, why))
 
     def close_sweep(self, sweep: str, why: str) -> None:
-        """End a sweep: its jobs are ended, and no more of it are wanted.  Harmless when repeated."""
+        """End a sweep: end its jobs, and accept no more of them.  Idempotent."""
         self._events.put(e.SweepClosed(sweep, why))
-        # At once, though the event may wait: whoever asks now whether it takes jobs is told no.
+        # At once: the event may wait in the queue, and new jobs are to be refused now.
         with suppress(DeadlineError):
             self.ask(lambda: self.registry.closed.setdefault(sweep, why))
-        for each in self.look_ups.here(sweep):
+        for each in self.look_ups.current(sweep):
             if not each.is_over:
                 self._events.put(e.CancelAsked(each.job_id, why))
 
@@ -478,7 +485,7 @@ class LiveScheduler:
         self._events.put(lambda: self.registry.ended.setdefault(sweep))
 
     def tell(self, event: e.NodeEvent) -> None:
-        """Take what happened to a node."""
+        """Queue an event of a node."""
         self._events.put(event)
 
     def wait(self, submission: Submission, timeout_s: float | None = None) -> None:
@@ -487,7 +494,7 @@ class LiveScheduler:
         Raises
         ------
         DeadlineError
-            It is not within ``timeout_s`` seconds.
+            The job is not over within ``timeout_s`` seconds.
         RuntimeError
             The scheduler has ended.
         """
@@ -495,10 +502,10 @@ class LiveScheduler:
         while not submission.wait(1.0 if deadline_s is None else max(0.0, min(1.0, deadline_s - time.monotonic()))):
             self.check()
             if deadline_s is not None and time.monotonic() > deadline_s:
-                raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
+                raise DeadlineError(f"{submission.job_id} has not ended within {timeout_s:g} s")
 
     def deliver(self, submission: Submission, request: RunRequest) -> None:
-        """Copy report and model of a job that is over to where its user wants them.
+        """Copy report and model of an ended job to the paths that its user named.
 
         Raises
         ------
@@ -508,18 +515,18 @@ class LiveScheduler:
         deliver_results(submission, request)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until everything that was said so far is taken, and in the record.
+        """Wait until all events queued so far are processed and recorded.
 
         Raises
         ------
         DeadlineError
-            It is not within ``timeout_s`` seconds.
+            They are not within ``timeout_s`` seconds.
         ResourceError
-            The record cannot be written just now.
+            The record cannot be written now.
         RuntimeError
             The scheduler has ended.
         """
-        # Before there is one more that waits, as often as it is asked.
+        # Check first: otherwise each retry would queue one more item.
         self.check_room()
         taken, deadline_s = threading.Event(), time.monotonic() + timeout_s
         self._events.put(taken.set)
@@ -527,41 +534,41 @@ class LiveScheduler:
             self.check()
             self.check_room()
             if time.monotonic() > deadline_s:
-                raise DeadlineError(f"H-scheduler has not taken what it was told within {timeout_s:g} s")
+                raise DeadlineError(f"H-scheduler has not processed its queued events within {timeout_s:g} s")
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return what a question finds out on the scheduler's thread, between two events.
+        """Return the result of a question on the scheduler's thread, between two events.
 
         Raises
         ------
         DeadlineError
-            It is not answered within :data:`~hscheduler.live.inbox.ANSWER_TIMEOUT_S` seconds.
+            There is no answer within :data:`~hscheduler.live.inbox.ANSWER_TIMEOUT_S` seconds.
         """
-        return asked(self._loop.thread, self._events.put, question, ANSWER_TIMEOUT_S)
+        return ask_owner(self._loop.thread, self._events.put, question, ANSWER_TIMEOUT_S)
 
     def leaked(self) -> int:
-        """Return how many containers are held; 0 when all jobs are over."""
+        """Return how many containers are held; 0 once all jobs are over."""
         return len(self.state.ledger.all())
 
-    # ---- its end
+    # ---- close
 
     def close(self, *, leave: bool = False) -> None:
-        """End all jobs and wait for their processes; harmless when repeated.
+        """End all jobs and wait for their threads.  Idempotent.
 
         Parameters
         ----------
         leave : bool
-            Leave the jobs as they are, for a scheduler that goes on with the same record.
+            Leave the jobs running, for the next scheduler with the same record.
         """
         if (end := self._fleet.close(leave=leave)) is None:
             return
         if self._recorder is not None:
             self._recorder.end()
         if leave:
-            # What they say from now on, they will say again.
+            # Later events of the jobs are lost here; the jobs repeat them to the next scheduler.
             self._loop.stop()
         elif self._recorder is None:
-            # What a record holds was decided by the policy that it names.
+            # Without a record nothing is to be decided any more.  A record must hold only decisions of its policy.
             self._events.put(self.state.rest)
         end()
         self._loop.stop()
@@ -576,25 +583,25 @@ class LiveScheduler:
 
     @property
     def has_ended(self) -> bool:
-        """True once it has failed, or was closed: what its jobs do is not known any more."""
+        """Whether the scheduler failed or was closed; then its jobs' progress is unknown."""
         return self._fleet.is_closed or self._loop.failed is not None
 
     def check(self) -> None:
-        """Raise RuntimeError where the scheduler has failed, or was closed."""
+        """Raise RuntimeError if the scheduler failed or was closed."""
         if self._loop.failed is not None:
             raise RuntimeError(f"H-scheduler failed: {self._loop.failed}") from self._loop.failed
         if self._fleet.is_closed:
             raise RuntimeError("H-scheduler has ended")
 
     def check_room(self) -> None:
-        """Raise ResourceError while nothing new can be asked for: its record cannot be written."""
+        """Raise ResourceError while no job can be accepted because the record cannot be written."""
         if self._recorder is not None:
             self._recorder.check_room()
 
-    def _hear(self, event: e.Event) -> None:
-        """Take what a job says, on a thread of the job."""
+    def _on_job_event(self, event: e.Event) -> None:
+        """Queue an event of a job, on the job's thread."""
         look = self.look_at_cluster
         if isinstance(event, e.ContainersGone) and event.why and look is not None:
-            # A node may have gone: what ran there is not given back on it.
+            # The node may be lost: report that first, so that its containers do not count as free.
             look()
         self._events.put(event)

@@ -1,6 +1,6 @@
-"""A job that was submitted, from the submitter's side, and which jobs are attempts of one trial.
+"""A submitted job, as its submitter sees it; and which jobs are attempts of the same trial.
 
-A job that failed may be tried again, as another job of the same point.
+A failed job may be retried, as another job with the same point.
 
 Source: the paper is silent about jobs that fail.
 """
@@ -24,59 +24,59 @@ _AGAIN = "-again-"
 
 @dataclass
 class Submission:
-    """A job that was submitted, from the submitter's side."""
+    """A submitted job, as its submitter sees it."""
 
     job_id: str
     sweep: str
-    #: Of the job under ``EPS_HOME``.
+    #: The job's name under ``EPS_HOME``.
     name: str
     spec: JobSpec
-    #: Of the space that its sweep searches.
+    #: The point in the space that its sweep searches.
     point: Mapping[str, Any] = field(default_factory=dict)
-    #: How it ended; None before.
+    #: How it ended; None until then.
     phase: Phase | None = None
     why: str = ""
-    #: Its metric at the end, or None where it did not finish.
+    #: Its final metric; None unless it finished.
     loss: float | None = None
-    #: Its metric at the feedback iteration, where it came so far.
+    #: Its metric at the feedback iteration; None before.
     feedback: float | None = None
-    #: The job's own report, where it ran and ended; see :func:`hscheduler.live.results.own_report`.
+    #: The job's own report, if it ran and ended; see :func:`hscheduler.live.job_results.own_report`.
     report: dict[str, Any] | None = None
-    #: Whether its processes were up once.
+    #: Whether its processes have ever run.
     has_started: bool = False
-    #: Whether the policy ended it, for good.
+    #: Whether the policy ended it, and will not restart it.
     is_stopped: bool = False
-    #: Iterations complete and when it arrived, of one that the scheduler's state has forgotten.
+    #: Completed iterations and time of arrival of a job that has left the scheduler's state.
     iteration: int = 0
     arrived_s: float | None = None
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over, or its scheduler is; return False where neither is within ``timeout_s`` seconds."""
+        """Wait until the job or its scheduler has ended; return False if neither ends within ``timeout_s`` seconds."""
         return self._over.wait(timeout_s)
 
     @property
     def is_over(self) -> bool:
-        """True once it has ended, however; not where only its scheduler has."""
+        """Whether the job has ended.  It stays False if only the scheduler has."""
         return self.phase is not None
 
     def end(self, phase: Phase) -> None:
-        """Note how it ended, and let go of who waits for that."""
+        """Note how the job ended, and wake the waiting threads."""
         self.phase = phase
-        self.let_go()
+        self.wake_waiters()
 
-    def let_go(self) -> None:
-        """Let go of who waits for it: nobody will tell how it ends."""
+    def wake_waiters(self) -> None:
+        """Wake the threads that wait for the end, also if the scheduler ended and will not report it."""
         self._over.set()
 
     def values(self) -> dict[str, Any]:
-        """Return all that is known of it but its report, as JSON says it; see :meth:`of_values`."""
+        """Return everything but the report, as JSON values; see :meth:`of_values`."""
         known = {name: getattr(self, name) for name in ("job_id", "sweep", "why", "has_started", "is_stopped")}
         numbers = {name: getattr(self, name) for name in ("loss", "feedback")}
         return {
             **known,
             **{name: None if value is None else spelt(value) for name, value in numbers.items()},
-            **self.beside(),
+            **self.details(),
             "phase": self.phase,
             "iteration": self.iteration,
             "arrived_s": self.arrived_s,
@@ -84,12 +84,12 @@ class Submission:
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Submission:
-        """Return the one that :meth:`values` told of.
+        """Return the submission that :meth:`values` described.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is of another version.
+            The values are of another version.
         """
         known = {**values, "phase": None, "spec": JobSpec.from_dict(values["spec"], "record")}
         for name in ("loss", "feedback"):
@@ -99,16 +99,16 @@ class Submission:
             found.end(Phase(values["phase"]))
         return found
 
-    def beside(self) -> dict[str, Any]:
-        """Return what stands of it beside the event that submits it."""
+    def details(self) -> dict[str, Any]:
+        """Return the values that are recorded with the event that submits the job."""
         return {"name": self.name, "spec": json.loads(self.spec.to_json()), "point": dict(self.point)}
 
 
-def worth_another(submission: Submission) -> bool:
-    """Return whether a job failed in a way that another one of the same settings may not.
+def is_retryable(submission: Submission) -> bool:
+    """Return whether another job with the same settings may succeed after this one failed.
 
-    That is one that ran and did not diverge: what cannot be started, or asks for more than there is, will do so again;
-    so does one without the metric that it is ranked by; what a policy or a user has ended has not failed.
+    That needs a job that ran, did not diverge, and had the metric by which it is ranked.  A job that could not start,
+    or that requested more than the cluster has, would fail again.  A job that a policy or a user ended has not failed.
     """
     if submission.phase is not Phase.FAILED or not submission.has_started:
         return False
@@ -116,31 +116,31 @@ def worth_another(submission: Submission) -> bool:
 
 
 def attempt_id(job_id: str, number: int) -> str:
-    """Return the id of the job that is the ``number``-th attempt of a trial, counted from 1."""
+    """Return the id of a trial's ``number``-th attempt, counted from 1."""
     return job_id if number == 1 else f"{job_id}{_AGAIN}{number - 1}"
 
 
 def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
-    """Return the id of the trial that a job is an attempt of, as :func:`attempts_of` counts them.
+    """Return the id of the trial that a job is an attempt of, consistent with :func:`attempts_of`.
 
     Parameters
     ----------
     job_id : str
     find : callable
-        Returns the job of an id; None where there is none.
+        Returns the job with an id, or None.
     """
     trial, _, number = job_id.rpartition(_AGAIN)
     first = find(trial) if trial and number.isdecimal() and job_id == attempt_id(trial, int(number) + 1) else None
     if first is None or trial_of(trial, find) != trial:
         return job_id
     others = (find(attempt_id(trial, attempt)) for attempt in range(2, int(number) + 2))
-    return trial if all(other is not None and _is_again(first, other) for other in others) else job_id
+    return trial if all(other is not None and _is_retry(first, other) for other in others) else job_id
 
 
 def attempts_of(submissions: Iterable[Submission]) -> dict[str, list[str]]:
-    """Return the ids of each trial's jobs, the first one first, by the trial's; as a record has them, too.
+    """Return the job ids of each trial, in the order of attempts, by the trial's id.
 
-    An attempt has its trial's settings and point: other jobs whose users gave them such names are trials.
+    An attempt has its trial's settings and point.  Other jobs whose users chose such ids are trials of their own.
     """
     known = {each.job_id: each for each in submissions}
     found: dict[str, list[str]] = {}
@@ -150,12 +150,12 @@ def attempts_of(submissions: Iterable[Submission]) -> dict[str, list[str]]:
             continue
         found[job_id] = [job_id]
         while (again := known.get(attempt_id(job_id, len(found[job_id]) + 1))) is not None:
-            if not _is_again(first, again):
+            if not _is_retry(first, again):
                 break
             found[job_id].append(again.job_id)
             others.add(again.job_id)
     return found
 
 
-def _is_again(first: Submission, other: Submission) -> bool:
+def _is_retry(first: Submission, other: Submission) -> bool:
     return (other.sweep, other.spec, other.point) == (first.sweep, first.spec, first.point)

@@ -20,28 +20,29 @@ from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
-from hscheduler.live.submission import Submission, attempt_id, worth_another
+from hscheduler.live.submission import Submission, attempt_id, is_retryable
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
 SWEEP = "sweep"
-#: How often the trials are looked at while nothing is said of them.
+#: Longest pause between checks of the trials, seconds.
 _LOOK_S = 1.0
-_TAKE_TIMEOUT_S = 30.0
+#: Seconds for the record to store an event before the caller gives up.
+SETTLE_TIMEOUT_S = 30.0
 
 
 def trial_prefix(name: str) -> str:
-    """Return how the ids of a sweep's trials begin."""
+    """Return the common prefix of the ids of a sweep's trials."""
     return "trial-" if name == SWEEP else f"{name}-trial-"
 
 
 def trial_id(name: str, number: int) -> str:
-    """Return the id of a sweep's ``number``-th trial, counted from 1: also that of its first job."""
+    """Return the id of a sweep's ``number``-th trial, counted from 1, which is also the id of its first job."""
     return f"{trial_prefix(name)}{number}"
 
 
 def opened_of(spec: Spec, name: str) -> e.SweepOpened:
-    """Return what says how the jobs of a sweep's file are ranked."""
+    """Return the event that opens a sweep, by its file."""
     sweep = spec.sweep
     return e.SweepOpened(
         name, Direction(sweep.direction), sweep.threshold or None, sweep.metric, sweep.feedback_iteration
@@ -50,14 +51,14 @@ def opened_of(spec: Spec, name: str) -> e.SweepOpened:
 
 @dataclass
 class _Trial:
-    """A point, and the jobs that it was tried with."""
+    """A point, and the jobs that tried it."""
 
     job_id: str
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
-    is_told: bool = False
-    #: The latest of them: it took longer than a trial may, or no more of the sweep is wanted.
-    is_told_to_end: bool = False
+    is_reported: bool = False
+    #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
+    is_cancelled: bool = False
 
 
 class Sweep:
@@ -68,7 +69,7 @@ class Sweep:
     spec : Spec
     policy : str
     on_event : callable, optional
-        Called after every event with the seconds since the sweep began, the event and what it brought about.
+        Called after every event with the seconds since the start, the event and the commands that followed from it.
     points : Points, optional
         By default those of the sweep's algorithm.
     name : str
@@ -77,7 +78,7 @@ class Sweep:
     Raises
     ------
     ConfigError
-        The algorithm needs something that is not installed.
+        The algorithm needs a package that is not installed.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Sweep:
         name: str = SWEEP,
     ) -> None:
         self.points: dict[str, dict[str, Any]] = {}
-        #: Job -> iterations that it is to do.
+        #: Job -> its number of iterations.
         self.iterations: dict[str, int] = {}
         #: Job -> the trial that it is an attempt of.
         self._trial_of: dict[str, str] = {}
@@ -97,19 +98,19 @@ class Sweep:
         self._name = name
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
-        # How its jobs are ranked it says when it is opened.
+        # The ranking of its jobs comes with the event that opens it.
         self._settings = LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._trials: list[_Trial] = []
         #: The jobs of all trials.
         self._jobs: dict[str, Submission] = {}
         self._most = spec.sweep.trials
-        #: Set whenever a job is over.
+        #: Set when a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
 
     def run(self) -> dict[str, Any]:
-        """Run all points; return the report.  Jobs that are left by an interruption are ended.
+        """Run all points; return the report.  An interrupt ends the remaining jobs.
 
         Raises
         ------
@@ -119,23 +120,23 @@ class Sweep:
         with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
             self.scheduler = scheduler
             scheduler.open_sweep(opened_of(self.spec, self._name))
-            scheduler.settle(_TAKE_TIMEOUT_S)
+            scheduler.settle(SETTLE_TIMEOUT_S)
             self.feed(scheduler)
             scheduler.check()
         return self.report()
 
     def feed(self, scheduler: LiveScheduler) -> None:
-        """Submit all points to a scheduler, in which the sweep is open; return when they are over.
+        """Submit all points to a scheduler in which the sweep is open; return when all trials are over.
 
-        Of a scheduler that was started again there may be trials of this sweep: they are gone on with.  Somebody has to
-        :meth:`wake` this whenever a job is over.
+        If the scheduler was restarted and has trials of this sweep, the sweep continues them.  The caller must
+        :meth:`wake` it whenever a job is over.
 
         Raises
         ------
         RuntimeError
             The scheduler ended.
         """
-        self._go_on(scheduler)
+        self._restore_trials(scheduler)
         self.scheduler = scheduler
         began_s = scheduler.registry.opened_s.get(self._name, 0.0)
         due_s = next(self._arrivals)
@@ -146,13 +147,13 @@ class Sweep:
             self._news.clear()
             scheduler.check()
             if self._name in scheduler.registry.closed:
-                # No more of it is wanted, nor what was submitted while that was said.
+                # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
             for trial in self._trials:
-                if not trial.is_told:
+                if not trial.is_reported:
                     self._look_at(trial, scheduler)
-            over = sum(trial.is_told for trial in self._trials)
+            over = sum(trial.is_reported for trial in self._trials)
             if over >= self._most:
                 return
             left_s = _LOOK_S
@@ -167,12 +168,12 @@ class Sweep:
     def _end_all(self, scheduler: LiveScheduler) -> None:
         for trial in self._trials:
             submission = trial.attempts[-1]
-            if not submission.is_over and not trial.is_told_to_end:
-                trial.is_told_to_end = True
+            if not submission.is_over and not trial.is_cancelled:
+                trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, scheduler.registry.closed[self._name])
 
-    def _go_on(self, scheduler: LiveScheduler) -> None:
-        """Find the trials of this sweep that the scheduler knows from before it was started again."""
+    def _restore_trials(self, scheduler: LiveScheduler) -> None:
+        """Restore the trials that the scheduler knows from before its restart."""
         found = {each.job_id: each for each in scheduler.look_ups.submissions(self._name)}
         while (job_id := trial_id(self._name, len(self._trials) + 1)) in found:
             first = found[job_id]
@@ -186,27 +187,27 @@ class Sweep:
             self._trials.append(trial)
 
     def wake(self) -> None:
-        """Have the trials looked at."""
+        """Check the trials now."""
         self._news.set()
 
     def report(self) -> dict[str, Any]:
-        """Return the report as of now; from any thread.  Raises as :func:`report_of`."""
+        """Return the report at this moment; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None
         return report_of(self.scheduler, self._name, self.spec)
 
     @property
     def state(self) -> Scheduler:
-        """The scheduler's state; only its own thread may look at it."""
+        """The scheduler's state; only its own thread may read it."""
         assert self.scheduler is not None
         return self.scheduler.state
 
     def name_of(self, job_id: str) -> str:
-        """Return a job's name under ``EPS_HOME``; empty where it is not known yet."""
+        """Return a job's name under ``EPS_HOME``; empty if it is not known yet."""
         submission = self._jobs.get(job_id)
         return "" if submission is None else submission.name
 
     def result_of(self, job_id: str) -> float | None:
-        """Return what a job ended with, by the sweep's metric; None before, and where it did not finish."""
+        """Return a job's final value of the sweep's metric; None unless it finished."""
         submission = self._jobs.get(job_id)
         return None if submission is None else submission.loss
 
@@ -242,28 +243,28 @@ class Sweep:
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )
         trial.attempts.append(submission)
-        trial.is_told_to_end = False
+        trial.is_cancelled = False
 
     def _look_at(self, trial: _Trial, scheduler: LiveScheduler) -> None:
-        """Tell what has become of a trial, or try it again; end one that takes too long."""
+        """Report the result of a trial, retry it, or end it if it takes too long."""
         submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
             record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
             is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
-            if is_too_long and not trial.is_told_to_end:
-                trial.is_told_to_end = True
+            if is_too_long and not trial.is_cancelled:
+                trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif self._worth_another(trial, scheduler):
+        elif self._is_to_retry(trial, scheduler):
             self._try(trial, scheduler)
         else:
-            trial.is_told = True
+            trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             self._source.tell(trial.job_id, submission.feedback if killed else submission.loss, killed)
 
-    def _worth_another(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
+    def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
-        return wanted and worth_another(trial.attempts[-1])
+        return wanted and is_retryable(trial.attempts[-1])
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

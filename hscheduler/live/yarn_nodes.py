@@ -1,6 +1,7 @@
-"""Keeps a scheduler's nodes those that YARN has: looks every two seconds, and where a job says that it was taken from.
+"""Keep a scheduler's nodes equal to those of a YARN cluster.
 
-In that order the scheduler knows that a node is gone before it gives back what ran there.
+A thread reads the nodes every two seconds, and a job that lost containers triggers another read.  So the scheduler
+knows that a node is lost before it counts the node's containers as free.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ LOOK_EVERY_S = 2.0
 
 
 class YarnNodes:
-    """Looks at a cluster while a scheduler has jobs on it; as a context manager it stops at the end.
+    """Watches a cluster's nodes for a scheduler, until it is closed.
 
     Parameters
     ----------
     scheduler : LiveScheduler
     cluster : ClusterSpec
-        With which it began: its size is that of a node.
+        The scheduler's cluster; its size is that of a node.
     machines : callable
-        Returns the machines of any state; raises an EpsError where nobody answers.
+        Returns the machines in all states; raises an EpsError if the cluster does not answer.
     every_s : float, seconds
     """
 
@@ -48,7 +49,7 @@ class YarnNodes:
         self._every_s = every_s
         (size,) = set(cluster.capacities().values())
         self._nodes = Nodes(size, scheduler.ask(scheduler.state.ledger.in_use))
-        #: One look at a time: what was seen first is said first.
+        #: One read at a time, so that changes are reported in their order.
         self._lock = threading.Lock()
         self._is_silent = False
         self._closing = threading.Event()
@@ -57,14 +58,14 @@ class YarnNodes:
         self._thread.start()
 
     def look(self) -> None:
-        """Look now; what has changed is said to the scheduler when this returns."""
+        """Read the nodes now; changes are queued for the scheduler when this returns."""
         with self._lock:
             try:
                 found = self._machines()
             except EpsError as error:
-                # Nobody's nodes are gone because a ResourceManager starts again.
+                # A ResourceManager that does not answer, for example because it restarts, has lost no nodes.
                 if not self._is_silent:
-                    logger.warning("the nodes are not known just now: %s", error)
+                    logger.warning("the cluster's nodes cannot be read, retrying: %s", error)
                 self._is_silent = True
                 return
             self._is_silent = False
@@ -77,7 +78,7 @@ class YarnNodes:
             self._closing.wait(self._every_s)
 
     def close(self) -> None:
-        """Look no more; harmless when repeated."""
+        """Stop watching.  Idempotent."""
         self._scheduler.look_at_cluster = None
         self._closing.set()
         self._thread.join()
@@ -90,7 +91,7 @@ class YarnNodes:
 
 
 def machines_of(client: NodesClient) -> list[Machine]:
-    """Return the machines that a ResourceManager tells of, those that are none any more included."""
+    """Return the machines that a ResourceManager lists, including those that have left the cluster."""
     return [
         Machine(each.node, each.state, Resources(each.capacity.vcores, each.capacity.memory_mb))
         for each in client.nodes(ALL_STATES)

@@ -30,12 +30,12 @@ _CURVE_POINTS, _FEWEST = 40_000, 10
 
 
 def page(reports: Reports, *, live: bool = False) -> str:
-    """Return the page for reports by policy; a live page polls its server every second."""
+    """Return the HTML page of reports, by policy.  A live page polls its server every second."""
     return _page(_data(reports), live)
 
 
 def write_page(path: Path, reports: Reports) -> None:
-    """Write the page for reports by policy, readable for all users.
+    """Write the HTML page of reports, by policy, readable for all users.
 
     Raises
     ------
@@ -157,12 +157,12 @@ class PageServer(TextServer):
 
     def __init__(self, port: int, metrics: Callable[[], str] | None = None) -> None:
         if not 0 <= port < 1 << 16:
-            raise ConfigError(f"web is {port}, but must be a port, or 0, which takes one that is free")
+            raise ConfigError(f"web is {port}, but must be a port, or 0 for a free one")
         self._live = LiveReports(metrics=metrics)
         try:
             super().__init__("127.0.0.1", port, self._live.pages)
         except OSError as error:
-            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}") from None
+            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}; try 0") from None
         self.show, self.end = self._live.show, self._live.end
 
     @property

@@ -85,7 +85,7 @@ class HSchedulerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def OpenSweep(self, request, context):
-        """Say how the jobs of a sweep are ranked, which the client itself submits.
+        """Define how the jobs of a sweep are ranked, if the client itself submits them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,14 +98,14 @@ class HSchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunSweep(self, request, context):
-        """Run a sweep's file: the service finds its points, and goes on with that when the client is gone.
+        """Run a sweep's file: the service chooses its points and continues without the client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """A job, after waiting for its end if asked to.
+        """Return a job; wait for its end if requested.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,21 +124,21 @@ class HSchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetReport(self, request, context):
-        """The report of a sweep as it is now, after waiting for its end if asked to.
+        """Return the current report of a sweep; wait for its end if requested.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Decisions with their sentences, and what became of jobs.
+        """Stream decisions with their reasons, and outcomes of jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """The trained model of a job that finished.
+        """Return the trained model of a finished job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

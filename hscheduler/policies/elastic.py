@@ -100,7 +100,7 @@ def schedule_incoming(view: AdmissionView) -> Decision:
     """Start the head of the queue in free resources and in those that running jobs give (lines 1 to 27)."""
     head = view.queue[0]
     return start_with_what_others_give(view, head) or pass_the_head(
-        view, _infeasible(view, head), start_with_what_others_give
+        view, _why_queued(view, head), start_with_what_others_give
     )
 
 
@@ -204,20 +204,20 @@ def unplaced(view: AdmissionView, head: Job) -> Sequence[Role]:
     return left
 
 
-def _infeasible(view: AdmissionView, head: Job) -> str:
+def _why_queued(view: AdmissionView, head: Job) -> str:
     left = unplaced(view, head)
     masters, workers = left.count(Role.MASTER), left.count(Role.WORKER)
     servers = len(left) - workers - masters
     parts = [(masters, "master"), (workers, "worker"), (servers, "server")]
     missing = listed([counted(number, noun) for number, noun in parts if number])
     # The reason comes first, because a terminal may cut the rest.
-    why = f"queued because there is no room for {missing}, and jobs with early feedback can spare too little"
+    why = f"there is no room for {missing}, and jobs with early feedback can spare too little"
     stuck = [
         f"{job.job_id} could not shrink and is asked again after its iteration {job.no_shrink_before}"
         for job in view.running()
         if not job.may_shrink
     ]
-    return f"{why}; {listed(stuck)}" if stuck else f"infeasible: {why}"
+    return f"queued because {why}; {listed(stuck)}" if stuck else f"waits for a job to end: {why}"
 
 
 # ---- lines 29 to 40

@@ -1,1 +1,1 @@
-"""What is kept of a scheduler, so that the next one goes on where it was."""
+"""The record of a scheduler, from which the next one resumes."""

@@ -1,11 +1,11 @@
-"""The record of a scheduler: every event, before anything is done about it; from it follows where the scheduler is.
+"""The record of a scheduler: a log of its events, each written before it takes effect.
 
-It has four things, and one change of it is whole or not at all:
+A record has four parts, and each change of it is atomic:
 
-* a header: what the scheduler was begun with;
-* a snapshot: what events have led to, which are not kept any more; none before the first compaction;
-* entries: the events since;
-* rows: jobs that are over, and what was decided about them, which the snapshot has left out.
+* a header: the settings of the scheduler;
+* a snapshot: the state after the events that were dropped; none before the first compaction;
+* entries: the events since the snapshot;
+* tables: ended jobs, and decisions about them, which the snapshot does not have.
 
 One process writes it.  The suite of its two implementations is ``tests/contract/test_scheduler_record.py``.
 
@@ -23,15 +23,15 @@ from eps._version import __version__
 from eps.errors import StorageError
 from hscheduler.core import events as e
 from hscheduler.core.codec import FORMAT, decoded, encoded
-from hscheduler.record.rows import Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import Decided, EndedJob, Rows
 
-#: Of seconds: microseconds, as the scheduler itself counts them.
+#: Decimal digits of seconds: microseconds, the precision of the scheduler's time.
 TIME_DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a record was begun with; a scheduler that goes on with it is the same in all of this."""
+    """Settings of the scheduler that created the record; a scheduler that resumes from it must have the same."""
 
     policy: str
     seed: int
@@ -41,13 +41,13 @@ class Header:
     restart_s: float
     feedback_iteration: int
     metric: str
-    #: Keeps the names of these jobs apart from those of other schedulers.
+    #: Distinguishes the names of these jobs from those of other schedulers.
     tag: str
-    #: Which start of the machine :attr:`began_s` is of; empty where that cannot be known.
+    #: Id of the boot to which :attr:`began_s` belongs; empty if unknown.
     boot: str = ""
-    #: The scheduler's beginning on the machine's monotonic clock, seconds.
+    #: Start of the scheduler on the machine's monotonic clock, seconds.
     began_s: float = 0.0
-    #: Settings that every job has.
+    #: Settings that every job gets.
     job_settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,70 +57,70 @@ class Entry:
 
     at_s: float
     event: e.Event
-    #: What stands beside it, such as the settings of a job that was submitted.
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    #: Orders that had been given before it, and their checksum.
+    #: Further values of the event, such as the settings of a job that was submitted.
+    details: Mapping[str, Any] = field(default_factory=dict)
+    #: Number of orders before the event, and their checksum.
     given: int = 0
     checksum: int = 0
 
 
 class SchedulerRecord(Protocol):
-    """See the head of this module.  Its methods are called on one thread.
+    """Interface of a record; see the docstring of this module.  Its methods are called on one thread.
 
-    All raise StorageError where the record cannot be read, or written.
+    All raise StorageError if the record cannot be read or written.
     """
 
-    #: As a person would look for it.
+    #: Path of the record, for messages.
     where: str
     rows: Rows
-    #: None of a record that has not begun.
+    #: None until :meth:`begin`.
     header: Header | None
-    #: What was dropped at its end, as a sentence; empty if nothing was.
+    #: A sentence on the damaged end that was dropped; empty if none was.
     dropped: str
-    #: How much the snapshot takes, and the entries after it.
+    #: Sizes of the snapshot, and of the entries after it.
     snapshot_bytes: int
     entries_bytes: int
 
     def begin(self, header: Header) -> None:
-        """Begin a record that is empty."""
+        """Write the header of an empty record."""
 
     def snapshot(self) -> Any:
-        """Return the snapshot, as JSON; None where there is none.  Once, before :meth:`entries`."""
+        """Return the snapshot as JSON values; None if there is none.  Call it once, before :meth:`entries`."""
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what it held when it was opened.  Once."""
+        """Yield the entries that the record held when it was opened.  Call it once."""
 
     def append(self, entries: Sequence[Entry], *, durable: bool) -> None:
-        """Add entries, all or none of them; they survive the end of this process when this returns.
+        """Add entries atomically; on return they survive a crash of this process.
 
         Parameters
         ----------
         entries : sequence
         durable : bool
-            They survive a loss of power, too.
+            The entries survive a power failure, too.
 
         Raises
         ------
         StorageError
-            They cannot be written: try again; where it fails again, :meth:`compact` may help.
+            The entries cannot be written.  Retry; if that fails, :meth:`compact` may help.
         ValueError, TypeError
-            JSON cannot say them.
+            An entry has no representation as JSON.
         """
 
     def compact(self, header: Header, snapshot: Any, jobs: Sequence[EndedJob], decisions: Sequence[Decided]) -> None:
-        """Replace entries by the snapshot to which they led, and add rows; all of it or nothing.
+        """Replace the entries by the snapshot to which they led, and add rows to the tables; atomic.
 
-        Rows that are there already are left as they are.
+        Existing rows stay as they are.
         """
 
     def close(self) -> None:
-        """Close it; harmless when repeated."""
+        """Close the record.  Idempotent."""
 
 
 def entry_text(entry: Entry) -> str:
-    """Return an entry as text.  Raises ValueError or TypeError where JSON cannot say it."""
+    """Return an entry as text.  Raises ValueError or TypeError if it has no representation as JSON."""
     at_s, given = round(entry.at_s, TIME_DIGITS), [entry.given, entry.checksum]
-    values = [at_s, given, encoded(entry.event), dict(entry.beside)]
+    values = [at_s, given, encoded(entry.event), dict(entry.details)]
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
 
@@ -130,22 +130,22 @@ def entry_of(text: str | bytes, where: str) -> Entry:
     Raises
     ------
     StorageError
-        It is none.
+        The text is no entry.
     """
     try:
-        at_s, (given, checksum), event, beside = json.loads(text)
-        return Entry(float(at_s), decoded(event), beside, int(given), int(checksum))
+        at_s, (given, checksum), event, details = json.loads(text)
+        return Entry(float(at_s), decoded(event), details, int(given), int(checksum))
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{where}: an entry cannot be read: {type(error).__name__}: {error}") from error
 
 
 def check_format(found: str, written_by: str, where: str) -> None:
-    """Refuse a record that other code wrote.
+    """Refuse a record of another format.
 
     Raises
     ------
     StorageError
-        It is in another format.
+        The record is in another format.
     """
     if found != FORMAT:
         raise StorageError(

@@ -1,7 +1,8 @@
 """A record in a folder that the attempts of one application share: the log of :mod:`eps.storage.shared_log`.
 
-Who opens it fences whoever had it open: an attempt that is not dead yet can write no more.  Rows are in the log's
-snapshots; for look-ups this process keeps them in a file of its own, which nobody reads after it.
+A process that opens the record fences the one that had it open: an older attempt that still runs cannot write any more.
+The log's snapshots include the tables.  For look-ups this process keeps the tables in a local file, which no later
+process reads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from eps.storage.shared_log import LogStorage, SharedLog
 from eps.storage.wal import Replay
 from hscheduler.core.codec import FORMAT
 from hscheduler.record.api import Entry, Header, check_format, entry_of, entry_text
-from hscheduler.record.rows import TABLES, Database, Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import TABLES, Database, Decided, EndedJob, Rows
 
 
 class LogRecord:
@@ -27,18 +28,18 @@ class LogRecord:
     ----------
     storage : LogStorage
     folder : str
-        Of the store.
+        In the storage.
     scratch : Path
-        Made, or made anew; of this process alone.
+        Local file of this process for the tables; an existing one is replaced.
     on_superseded : callable
-        Called when another process has opened the record: this one must end.
+        Called when another process has opened the record: this process must end.
     at_work : LogStorage, optional
-        The same store for all that follows, with less patience.
+        The same storage with shorter timeouts, for all calls after the record is open.
 
     Raises
     ------
     StorageError
-        It is damaged, of another version, or cannot be read or written.
+        The record is damaged, of another format, or cannot be read or written.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class LogRecord:
         on_superseded: Callable[[], None],
         at_work: LogStorage | None = None,
     ) -> None:
-        # What cannot be written waits, and nothing is done about it: no record is ever missing.
+        # No gap marks: an event that cannot be written has no effect, so no event is ever missing.
         self._log = SharedLog.open(storage, folder, on_superseded, at_work, marks_gaps=False)
         self.where = self._log.path
         self.dropped = "; ".join(self._log.recovered.dropped)
@@ -67,7 +68,7 @@ class LogRecord:
         except StorageError:
             self.close()
             raise
-        # As long as the record itself.
+        # Free the memory: it is as large as the record.
         self._log.recovered = Replay(None, ())
 
     def _recover(self, about: bytes, snapshot: bytes, *rows: bytes) -> None:
@@ -80,7 +81,7 @@ class LogRecord:
                 self.rows.load(connection, json.loads(row))
 
     def begin(self, header: Header) -> None:
-        """See :class:`~hscheduler.record.api.SchedulerRecord`, as of all that follow."""
+        """See :class:`~hscheduler.record.api.SchedulerRecord`, also for the methods below."""
         self.compact(header, None, [], [])
 
     def compact(self, header: Header, snapshot: Any, jobs: Sequence[EndedJob], decisions: Sequence[Decided]) -> None:
@@ -106,7 +107,7 @@ class LogRecord:
 
     def append(self, entries: Sequence[Entry], *, durable: bool) -> None:
         """Add entries."""
-        # One record, so that it is there whole or not at all.
+        # One record of the log, so that the write is atomic.
         text = "\n".join(map(entry_text, entries)).encode("ascii")
         self._log.append(text)
         if durable:

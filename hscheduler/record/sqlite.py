@@ -1,6 +1,6 @@
-"""A record in one file of this machine: SQLite in WAL mode, so that a compaction is one transaction.
+"""A record in one local file: SQLite in WAL mode, so that a compaction is one transaction.
 
-A transaction survives the end of this process; only those that are to survive a loss of power, too, wait for the disk.
+A transaction survives a crash of this process.  Only transactions that must survive a power failure wait for the disk.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from eps._version import __version__
 from eps.errors import StorageError
 from hscheduler.core.codec import FORMAT
 from hscheduler.record.api import Entry, Header, check_format, entry_of, entry_text
-from hscheduler.record.rows import TABLES, Database, Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import TABLES, Database, Decided, EndedJob, Rows
 
-#: The columns of the first stay as they are, whatever the format: who forgets a record reads its header.
+#: Every format keeps the columns of ``about``: its header is read to forget a record of any version.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (format TEXT, written_by TEXT, header TEXT, snapshot TEXT);
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, entry TEXT);
@@ -31,35 +31,35 @@ class SqliteRecord:
     Parameters
     ----------
     path : Path
-        Made if it is not there.
+        Created if it does not exist.
 
     Raises
     ------
     StorageError
-        It is damaged, open elsewhere, of another version, or cannot be made.
+        The file is damaged, open in another process, of another format, or cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
         self._database = database = Database(path, _TABLES + TABLES)
         self.rows = Rows(database)
         self.path, self.where = path, str(path)
-        #: SQLite itself drops what a crash has cut short.
+        #: SQLite itself drops incomplete transactions.
         self.dropped = ""
         self.header: Header | None = None
         self.snapshot_bytes = self.entries_bytes = 0
         try:
-            for found, written_by, header, size_bytes in database.found(
+            for found, written_by, header, size_bytes in database.query(
                 "SELECT format, written_by, header, COALESCE(LENGTH(snapshot), 0) FROM about"
             ):
                 check_format(found, written_by, self.where)
                 self.header, self.snapshot_bytes = Header(**json.loads(header)), size_bytes
-            ((self.entries_bytes,),) = database.found("SELECT COALESCE(SUM(LENGTH(entry)), 0) FROM entries")
+            ((self.entries_bytes,),) = database.query("SELECT COALESCE(SUM(LENGTH(entry)), 0) FROM entries")
         except StorageError:
             self.close()
             raise
 
     def begin(self, header: Header) -> None:
-        """See :class:`~hscheduler.record.api.SchedulerRecord`, as of all that follow."""
+        """See :class:`~hscheduler.record.api.SchedulerRecord`, also for the methods below."""
         self._write(header, None, [], [])
 
     def compact(self, header: Header, snapshot: Any, jobs: Sequence[EndedJob], decisions: Sequence[Decided]) -> None:
@@ -79,12 +79,12 @@ class SqliteRecord:
 
     def snapshot(self) -> Any:
         """Return the snapshot."""
-        found = self._database.found("SELECT snapshot FROM about")
+        found = self._database.query("SELECT snapshot FROM about")
         return json.loads(found[0][0]) if found and found[0][0] is not None else None
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries."""
-        for (text,) in self._database.found("SELECT entry FROM entries ORDER BY number"):
+        for (text,) in self._database.query("SELECT entry FROM entries ORDER BY number"):
             yield entry_of(text, self.where)
 
     def append(self, entries: Sequence[Entry], *, durable: bool) -> None:
@@ -100,7 +100,7 @@ class SqliteRecord:
 
 
 def tag_of(path: Path) -> str:
-    """Return what the names of a record's jobs begin with, whichever version wrote it; empty where it is not known."""
+    """Return the tag in the names of a record's jobs, for a record of any version; empty if unknown."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             ((header,),) = connection.execute("SELECT header FROM about")
@@ -110,9 +110,9 @@ def tag_of(path: Path) -> str:
 
 
 def set_aside(path: Path, target: Path) -> None:
-    """Give the file of a record, which may be damaged, another name; raises OSError."""
+    """Rename the file of a record, which may be damaged; raises OSError."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
-        # What stands beside it goes into it.
+        # Merge the write-ahead log into the file.
         connection.execute("PRAGMA journal_mode = DELETE")
     for more in ("-wal", ""):
         if (there := path.with_name(path.name + more)).exists():

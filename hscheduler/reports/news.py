@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from eps.errors import ConfigError, JobNotFoundError
-from eps.job.status import last_words
+from eps.job.status import last_log_lines
 from eps.storage.jobdir import find_job
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase, end_text
@@ -41,7 +41,7 @@ def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> li
                 # No process of the job is at fault.
                 continue
             with suppress(JobNotFoundError, ConfigError):
-                lines += last_words(find_job(name_of(command.job_id)), command.why)
+                lines += last_log_lines(find_job(name_of(command.job_id)), command.why)
     return _whole(lines)
 
 

@@ -1,6 +1,6 @@
-"""The three places where a sweep is run: in this process, by a service, as an application of YARN.
+"""Runners of sweeps: in this process, in a service, or as an application on YARN.
 
-Commands and ``hscheduler.sweep`` choose one of them; what they show, write and return is the same for all three.
+Commands and ``hscheduler.sweep`` choose a runner.  Output, reports and results are the same for all.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from eps.hadoop.conf import HadoopConf, environment_configuration, read_configur
 from eps.job.yarn.submit import end_submitted
 from eps.storage.locations import open_storage
 from eps.system import interrupt
-from hscheduler.application.follow import KILL_S, ApplicationDir, Ended, Following, bring, remove
-from hscheduler.application.orders import SWEEP
+from hscheduler.application.monitor import KILL_S, ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
+from hscheduler.application.staged_files import SWEEP
 from hscheduler.application.submit import submit_sweep
 from hscheduler.core import events as e
 from hscheduler.live.checks import check_sweep
-from hscheduler.live.on_yarn import placed
+from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import OnEvent
 from hscheduler.live.sweep import Sweep
@@ -33,36 +33,36 @@ from hscheduler.reports.news import failures, sentences
 from hscheduler.service.client import SchedulerClient
 from hscheduler.spec import Spec
 
-#: What has no name before it is submitted.
+#: Name in messages before the sweep has an id.
 _NAME = "the sweep"
 
 
 @dataclass(frozen=True)
 class Viewers:
-    """Who is told while a sweep runs: each is called with lines, on any thread."""
+    """Callbacks that show lines to the user while a sweep runs; called on any thread."""
 
-    #: Where it runs, and what can be done with it there.
+    #: Shows where the sweep runs, and how to control it.
     where: Callable[[str], None]
-    #: What happens.
+    #: Shows events.
     news: Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a sweep that has ended, or was interrupted, has brought."""
+    """The result of a sweep that has ended or was interrupted."""
 
-    #: None where there is none.
+    #: None if no trial has started, or if the sweep continues in a service.
     report: dict[str, Any] | None
-    #: Why it did not come to its end.
+    #: The error that ended the sweep.
     error: Exception | None = None
-    #: What went wrong besides, as sentences.
+    #: Other problems, as sentences.
     problems: tuple[str, ...] = ()
-    #: What there is to know, as sentences.
+    #: Hints for the user, as sentences.
     hints: tuple[str, ...] = ()
 
 
 class Interrupted(KeyboardInterrupt):
-    """A sweep was interrupted: what ran was ended, unless the outcome says otherwise."""
+    """A sweep was interrupted and its jobs were ended, unless the outcome says otherwise."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Runner(Protocol):
-    """A sweep in one of the places."""
+    """Runs one sweep."""
 
     def run(self, viewers: Viewers) -> Outcome:
         """Run the sweep to its end.
@@ -78,26 +78,26 @@ class Runner(Protocol):
         Raises
         ------
         EpsError
-            It cannot begin.
+            The sweep cannot start.
         Interrupted
-            As this process was.
+            The user interrupted this process.
         """
 
 
 class Here:
-    """A sweep whose scheduler is in this process, and whose jobs are on this host.
+    """A sweep with the scheduler in this process and its jobs on this host.
 
     Parameters
     ----------
     spec : Spec
     policy : str
     points : Points, optional
-        As of :class:`~hscheduler.live.sweep.Sweep`.
+        Source of points; default: the algorithm of the spec.
 
     Attributes
     ----------
     viewers : list of OnEvent
-        Called after every event; may grow until the sweep runs.
+        Called after every event.  Append to it before :meth:`run`.
     """
 
     def __init__(self, spec: Spec, policy: str, points: Points | None = None) -> None:
@@ -107,7 +107,7 @@ class Here:
         self.sweep = Sweep(spec, policy, self._show, points)
 
     def run(self, viewers: Viewers) -> Outcome:
-        """Run the sweep; what is left of it when it is interrupted is ended.  See :class:`Runner`."""
+        """Run the sweep; an interrupt ends its jobs.  See :class:`Runner`."""
 
         def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
             for line in failures(commands, self.sweep.name_of) + sentences(event, commands):
@@ -118,7 +118,7 @@ class Here:
             return Outcome(self.sweep.run())
         except KeyboardInterrupt as error:
             found = self.report()
-            hints = ("interrupted: no trial had begun",) if found is None else ()
+            hints = ("interrupted: no trial had started",) if found is None else ()
             raise Interrupted(Outcome(found, hints=hints)) from error
         except Exception as error:
             found = self.report()
@@ -127,7 +127,7 @@ class Here:
             return Outcome(found, error)
 
     def report(self) -> dict[str, Any] | None:
-        """Return the report as it is now; None before the sweep has begun."""
+        """Return the current report; None before the sweep has started."""
         return None if self.sweep.scheduler is None else self.sweep.report()
 
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
@@ -136,31 +136,31 @@ class Here:
 
 
 class InService:
-    """A sweep that a service runs, which decides by its own policy.
+    """A sweep that a service runs under its own policy.
 
     Parameters
     ----------
     client : SchedulerClient
     tables : mapping
-        Of the sweep's file, with paths that the service finds; see :meth:`hscheduler.spec.Spec.tables`.
+        Tables of the sweep's file, with paths on the service's host; see :meth:`hscheduler.spec.Spec.tables`.
     flags : str
-        By which other commands find the service, with a space before them.
+        Flags with which other commands find the service, with a leading space.
     name : str, optional
-        Of the sweep; default: one that is new.
+        Name of the sweep; default: a new one.
     """
 
     def __init__(self, client: SchedulerClient, tables: Mapping[str, Any], flags: str, name: str = "") -> None:
         self._client = client
         self.name = client.run_sweep(tables, name)
-        #: How other commands show and end the sweep.
+        #: Commands that show and end the sweep.
         self.where = f"hscheduler jobs {self.name}{flags} shows it, hscheduler kill {self.name}{flags} ends it"
-        #: Why the same file under the same name is not run once more; empty where it runs.
+        #: Why nothing runs: the same sweep was submitted before and has ended.  Empty otherwise.
         self.was_over = ""
         if name and client.report(name)[1]:
-            self.was_over = f"sweep {name} was submitted before and is over; another --name runs it again"
+            self.was_over = f"sweep {name} was submitted before and has ended; use another --name to run it again"
 
     def run(self, viewers: Viewers) -> Outcome:
-        """Show the sweep to its end; it goes on when this is interrupted.  See :class:`Runner`."""
+        """Show the sweep to its end; it continues if this is interrupted.  See :class:`Runner`."""
         try:
             if self.was_over:
                 return Outcome(self._client.report(self.name)[0], hints=(self.was_over,))
@@ -169,11 +169,11 @@ class InService:
                 viewers.news(f"{news.at_s:8.2f} s  {news.text}")
             return Outcome(self._client.report(self.name)[0])
         except KeyboardInterrupt as error:
-            raise Interrupted(Outcome(None, hints=(f"it goes on; {self.where}",))) from error
+            raise Interrupted(Outcome(None, hints=(f"the sweep continues; {self.where}",))) from error
 
 
 class OnYarn:
-    """A sweep as an application of YARN, which ends when this process is interrupted.
+    """A sweep as an application on YARN.  An interrupt of this process ends it.
 
     Parameters
     ----------
@@ -185,23 +185,23 @@ class OnYarn:
         self._spec, self._policy = spec, policy
 
     def run(self, viewers: Viewers) -> Outcome:
-        """Submit the application, show it to its end and fetch what it has left.  See :class:`Runner`."""
+        """Submit the application, follow it to its end and fetch its results.  See :class:`Runner`."""
         with interrupt.before_submission(_NAME):
             conf = environment_configuration()
             spec = placed(self._spec, "yarn")
             check_sweep(spec)
             client = YarnClient(conf)
-        # Nothing else on this host stands for the application: it ends with this process.
+        # Ends of this process end the application: no other process here follows it.
         with closing(client), interrupt.interrupt_on_signals():
             known = ApplicationDir.new_sweep()
             with known.service.lock():
                 application = _submitted(spec, self._policy, known, client, conf)
                 line = f"{application.application_id} runs the sweep: {_how(known, application)}"
-                return _to_its_end(known, application, client, conf, line, viewers)
+                return _follow(known, application, client, conf, line, viewers)
 
 
-class Again:
-    """A sweep that was submitted to YARN before: followed again, or what it has left.
+class Resumed:
+    """A sweep that was submitted to YARN earlier.
 
     Parameters
     ----------
@@ -212,31 +212,31 @@ class Again:
         self._known = known
 
     def run(self, viewers: Viewers) -> Outcome:
-        """Follow the application to its end and fetch what it has left.  See :class:`Runner`.
+        """Follow the application to its end and fetch its results.  See :class:`Runner`.
 
         Raises
         ------
         ConfigError
-            Another process here follows it.
+            Another process on this machine follows the sweep.
         JobNotFoundError
-            Nothing is left of it.
+            The sweep has no results, neither here nor on the cluster.
         """
         known = self._known
         if known.service.is_running():
-            raise ConfigError(f"resume is {known.sweep_id!r}, but must be a sweep that no other process here follows")
+            raise ConfigError(f"resume is {known.sweep_id!r}, but another process on this machine follows that sweep")
         with known.service.lock():
-            application, ended = known.application(), known.kept()
+            application, ended = known.application(), known.saved()
             if application is None:
-                raise JobNotFoundError(f"there is no sweep {known.sweep_id!r} any more")
+                raise JobNotFoundError(f"sweep {known.sweep_id!r} was removed")
             if ended is not None:
-                remove(known)
+                remove_remote_files(known)
                 return _outcome(ended, application)
             if not application.shared:
-                raise JobNotFoundError(f"nothing is left of sweep {known.sweep_id}, neither here nor on the cluster")
+                raise JobNotFoundError(f"sweep {known.sweep_id} has no results, neither here nor on the cluster")
             conf = read_configuration(Path(application.conf_dir))
             with closing(YarnClient(conf)) as client, interrupt.interrupt_on_signals():
-                line = f"{application.application_id} is the sweep; while it runs: {_how(known, application)}"
-                return _to_its_end(known, application, client, conf, line, viewers)
+                line = f"{application.application_id} runs the sweep: {_how(known, application)}"
+                return _follow(known, application, client, conf, line, viewers)
 
 
 def _submitted(spec: Spec, policy: str, known: ApplicationDir, client: Client, conf: HadoopConf) -> Application:
@@ -245,57 +245,57 @@ def _submitted(spec: Spec, policy: str, known: ApplicationDir, client: Client, c
             return submit_sweep(spec, policy, known.job, client, conf)
     except BaseException:
         if not known.job.is_on_yarn():
-            # YARN has nothing of it.
+            # YARN does not know the application.
             shutil.rmtree(known.path, ignore_errors=True)
         raise
 
 
 def _how(known: ApplicationDir, application: Application) -> str:
-    """Return what can be done with an application that is followed."""
+    """Return the commands that control an application."""
     ends = f"Ctrl-C, or yarn application -kill {application.application_id}, ends it"
     shows = f"hscheduler jobs{known.service.flag} shows it"
-    return f"{ends}; {shows}; {known.how_again} follows it again where this process is killed"
+    return f"{ends}; {shows}; if this process is killed, {known.follow_command} follows it again"
 
 
-def _to_its_end(
+def _follow(
     known: ApplicationDir, application: Application, client: Client, conf: HadoopConf, line: str, viewers: Viewers
 ) -> Outcome:
-    """Show an application until it has ended, from ``line`` on, and fetch what it has left."""
+    """Show ``line``, follow an application to its end, and fetch its results."""
     try:
         shared = open_storage(application.shared, conf=conf)
     except BaseException:
         end_submitted(client, application, "nothing could follow it")
         raise
-    following = Following(application, client, known.service, shared, _noting(viewers.news))
+    monitor = Monitor(application, client, known.service, shared, _interrupt_on_closed_pipe(viewers.news))
     try:
-        _noting(viewers.where)(line)
-        ended = following.run()
-        return _outcome(ended, application, bring(known, shared, ended))
+        _interrupt_on_closed_pipe(viewers.where)(line)
+        ended = monitor.run()
+        return _outcome(ended, application, fetch_results(known, shared, ended))
     except KeyboardInterrupt as error:
         interrupt.discard_closed_output()
         try:
-            ended = following.end("interrupted")
+            ended = monitor.end("interrupted")
         except StorageError as lost:
-            stays = f"what it has left stays at {shared.describe('')}: {known.how_again} fetches it"
+            stays = f"its results stay at {shared.describe('')}: {known.follow_command} fetches them"
             raise Interrupted(Outcome(None, problems=(f"interrupted; {lost}; {stays}",))) from error
-        problem = bring(known, shared, ended)
-        problems = () if ended.is_over else (f"YARN has not ended {application.application_id} within {KILL_S:g} s",)
-        hints = () if ended.reports else ("interrupted: no trial had begun",)
+        problem = fetch_results(known, shared, ended)
+        problems = () if ended.is_over else (f"{application.application_id} did not end within {KILL_S:g} s",)
+        hints = () if ended.reports else ("interrupted: no trial had started",)
         problems = (*problems, *([problem] if problem else ()))
         raise Interrupted(Outcome(ended.reports.get(SWEEP), problems=problems, hints=hints)) from error
     except StorageError as error:
-        told = f"what {application.application_id} has left cannot be read: {error}"
-        raise StorageError(f"{told}; {known.how_again} tries again") from error
+        told = f"the results of {application.application_id} cannot be read: {error}"
+        raise StorageError(f"{told}; {known.follow_command} tries again") from error
 
 
-def _noting(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what tells lines, and takes the end of whoever reads them for an interrupt."""
+def _interrupt_on_closed_pipe(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Return ``tell``, with a closed pipe treated as an interrupt."""
 
     def told(line: str) -> None:
         try:
             tell(line)
         except BrokenPipeError:
-            # This may be the thread of the news.
+            # Not raised here: this may be the thread that shows news.
             interrupt.note()
 
     return told
@@ -311,5 +311,5 @@ def _outcome(ended: Ended, application: Application, problem: str = "") -> Outco
         else:
             problems = (said, *problems)
     has_failed = report is not None and any(trial["phase"] == "failed" for trial in report["trials"])
-    hints = (f"what its containers wrote: yarn logs -applicationId {name}",)
+    hints = (f"logs of its containers: yarn logs -applicationId {name}",)
     return Outcome(report, error, problems, hints if has_failed or ended.state == "failed" else ())

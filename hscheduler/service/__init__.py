@@ -1,1 +1,1 @@
-"""H-scheduler as a process of its own: its directory, its gRPC face, and the client of that."""
+"""H-scheduler as a service: its directory, its gRPC server, and the client."""

@@ -1,4 +1,4 @@
-"""A client's line to an H-scheduler: what its methods are called with and return is that of one in this process.
+"""The client of a service, with the same methods as a scheduler in this process.
 
 Source: EPS §5.1 (jobs are submitted to the scheduler).
 """
@@ -27,16 +27,16 @@ from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
+from hscheduler.service.connection import CALL_TIMEOUT_S, GIVE_UP_S, Connection
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.line import CALL_TIMEOUT_S, GIVE_UP_S, Line
 
-#: A call waits for news at most this long; then it is made again.
+#: Most seconds that a single call waits; then the client repeats it.
 WAIT_S = 20.0
 
 
 @dataclass(frozen=True)
 class News:
-    """Something that happened, as a sentence."""
+    """An event, as a sentence."""
 
     number: int
     at_s: float
@@ -44,38 +44,38 @@ class News:
 
 
 class SchedulerClient:
-    """Calls to a service; again while it cannot be reached, which is safe: each has an identity.
+    """Calls a service.  Calls are retried while the service is unreachable; all of them are idempotent.
 
-    One that has not answered yet, and that does not run as its directory says, is told of at once.
+    Without an address, the first call fails at once if no service runs in the directory.
 
     Parameters
     ----------
     directory : ServiceDir, path or None
-        Of the service, with its sockets or certificates; None: ``EPS_HOME/hscheduler``.
+        Directory of the service, with its sockets or certificates; None: ``EPS_HOME/hscheduler``.
     address : str, optional
-        ``HOST:PORT``; by default where the directory says, looked up again whenever nobody answers.
+        ``HOST:PORT``; by default the address in the directory, read again after each failed call.
     give_up_s : float, seconds
-        How long nobody may answer.
+        Seconds without an answer after which a call fails.
 
     Raises
     ------
     ConfigError
-        The address is none.
+        The address is invalid.
     StorageError
-        An address is given, and the directory has no certificates.
+        An address is given, but the directory has no certificates.
     """
 
     def __init__(
         self, directory: ServiceDir | str | Path | None, address: str = "", give_up_s: float = GIVE_UP_S
     ) -> None:
         found = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
-        self._line = Line(found, address, give_up_s)
+        self._connection = Connection(found, address, give_up_s)
 
     # ---- jobs
 
     def open_sweep(self, opened: e.SweepOpened) -> None:
-        """Say how the jobs of a sweep are ranked, which this client submits."""
-        self._line.call(
+        """Open a sweep, to which this client submits jobs; the event says how they are ranked."""
+        self._connection.call(
             "OpenSweep",
             pb.OpenSweepRequest(
                 sweep=opened.sweep,
@@ -88,12 +88,12 @@ class SchedulerClient:
         )
 
     def submit(self, submitted: e.JobSubmitted, spec: JobSpec, point: Mapping[str, Any] | None = None) -> Submission:
-        """Submit a job; what it asks for is the service's to work out.
+        """Submit a job.  The service computes its own request from ``spec``.
 
         Raises
         ------
         ConfigError
-            Its settings cannot work, or the id was used for another job.
+            A setting is invalid, or the id belongs to another job.
         """
         request = submitted.request
         return self.submit_job(request.job_id, spec, request.sweep, point)
@@ -101,76 +101,76 @@ class SchedulerClient:
     def submit_job(
         self, job_id: str, spec: JobSpec, sweep: str = "", point: Mapping[str, Any] | None = None
     ) -> Submission:
-        """Submit a job; where its id is empty, one is chosen.  Raises as :meth:`submit`."""
+        """Submit a job; an empty id is replaced by a new one.  Raises as :meth:`submit`."""
         request = pb.SubmitJobRequest(
             job_id=job_id or f"job-{uuid.uuid4().hex[:8]}",
             sweep=sweep,
             settings_json=spec.to_json(),
             point_json=json.dumps(dict(point or {})),
         )
-        reply = self._line.call("SubmitJob", request, f"submit {request.job_id}")
+        reply = self._connection.call("SubmitJob", request, f"submit {request.job_id}")
         values = json.loads(reply.job_json)
         submission = Submission(values["job_id"], values["sweep"], values["name"], spec, dict(point or {}))
         return _updated(submission, values)
 
     def wait(self, submission: Submission, timeout_s: float | None = None) -> None:
-        """Wait until a job is over.
+        """Wait for the end of a job.
 
         Raises
         ------
         DeadlineError
-            It is not within ``timeout_s`` seconds.
+            The job has not ended after ``timeout_s`` seconds.
         """
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not submission.is_over:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
+                raise DeadlineError(f"job {submission.job_id} has not ended after {timeout_s:g} s")
             request = pb.GetJobRequest(job_id=submission.job_id, wait_s=min(left_s, WAIT_S))
-            reply = self._line.call("GetJob", request, f"the end of {submission.job_id}")
+            reply = self._connection.call("GetJob", request, f"wait for {submission.job_id}")
             _updated(submission, json.loads(reply.job_json))
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """Return what is known of a job.
+        """Return the state of a job.
 
         Raises
         ------
         JobNotFoundError
-            There is none of that id.
+            No job has this id.
         """
-        reply = self._line.call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
+        reply = self._connection.call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
         return dict(json.loads(reply.job_json))
 
     def jobs(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return what is known of the jobs of a sweep, or of all, and of the scheduler."""
+        """Return the states of the jobs of a sweep (empty: of all), and of the scheduler."""
         found, about, _ = self._list(pb.ListJobsRequest(sweep=sweep))
         return found, about
 
-    def jobs_going_on(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any], int]:
-        """Return as :meth:`jobs`, of those only that are not over; and how many are."""
+    def unfinished_jobs(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+        """Return as :meth:`jobs`, only for unfinished jobs, and the number of ended jobs."""
         return self._list(pb.ListJobsRequest(sweep=sweep, going_on_only=True))
 
     def _list(self, request: pb.ListJobsRequest) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
-        reply = self._line.call("ListJobs", request, "list jobs")
+        reply = self._connection.call("ListJobs", request, "list jobs")
         return [json.loads(text) for text in reply.job_json], json.loads(reply.scheduler_json), int(reply.num_left_out)
 
     def cancel(self, job_id: str, why: str) -> list[str]:
-        """End a job, or all jobs of a sweep; return their ids.  Harmless if it is over.
+        """End a job, or all jobs of a sweep; return their ids.  Idempotent.
 
         Raises
         ------
         JobNotFoundError
-            There is neither.
+            No job or sweep has this name.
         """
-        return list(self._line.call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
+        return list(self._connection.call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
 
     def deliver(self, submission: Submission, request: RunRequest) -> None:
-        """Write report and model of a job that is over where its user wants them.
+        """Write the report and model of an ended job to the requested paths.
 
         Raises
         ------
         StorageError
-            They cannot be written.
+            A file cannot be written.
         """
         if request.report and submission.report is not None:
             write_public(location(request.report), json_bytes(submission.report))
@@ -178,12 +178,12 @@ class SchedulerClient:
             self.save_model(submission.job_id, location(request.export))
 
     def save_model(self, job_id: str, path: Location | str) -> None:
-        """Write the trained model of a job that finished.
+        """Write the trained model of a finished job to a file.
 
         Raises
         ------
         StorageError
-            There is none, or it cannot be written.
+            There is no model, or the file cannot be written.
         """
         what = f"the model of {job_id}"
 
@@ -194,33 +194,33 @@ class SchedulerClient:
             except grpc.RpcError as error:
                 raise error_of(error, what) from error
 
-        data = self._line.repeated(fetched, what)
+        data = self._connection.repeated(fetched, what)
         write_public(location(path) if isinstance(path, str) else path, data)
 
     # ---- sweeps
 
     def run_sweep(self, tables: Mapping[str, Any], name: str = "") -> str:
-        """Have the service run a sweep's file; return the sweep's name.
+        """Run a sweep in the service; return its name.
 
         Raises
         ------
         ConfigError
-            It cannot work, or its name was used for another one.
+            A setting is invalid, or the name belongs to another sweep.
         """
         request = pb.RunSweepRequest(
             sweep=name or f"sweep-{uuid.uuid4().hex[:8]}", tables_json=json.dumps(tables, default=str)
         )
-        return str(self._line.call("RunSweep", request, "run a sweep").sweep)
+        return str(self._connection.call("RunSweep", request, "run a sweep").sweep)
 
     def report(self, sweep: str = "", wait_s: float = 0.0) -> tuple[dict[str, Any], bool]:
-        """Return the report of a sweep as it is, after at most ``wait_s`` seconds for its end, and whether it ended."""
-        reply = self._line.call(
+        """Wait at most ``wait_s`` seconds for the end of a sweep; return its report, and whether it has ended."""
+        reply = self._connection.call(
             "GetReport", pb.GetReportRequest(sweep=sweep, wait_s=wait_s), f"report of {sweep}", wait_s + CALL_TIMEOUT_S
         )
         return json.loads(reply.report_json), bool(reply.ended)
 
     def watch(self, sweep: str = "") -> Iterator[News]:
-        """Yield what happens in a sweep until it has ended; goes on where it was when the service was started again."""
+        """Yield the events of a sweep until it has ended; resume at the same event if the service restarts."""
         after, ended, what = 0, False, f"news of {sweep or 'H-scheduler'}"
         while not ended:
 
@@ -231,7 +231,7 @@ class SchedulerClient:
                 except grpc.RpcError as error:
                     raise error_of(error, what) from error
 
-            stream, news = self._line.repeated(opened, what)
+            stream, news = self._connection.repeated(opened, what)
             try:
                 while news is not None:
                     ended = news.ended
@@ -243,18 +243,15 @@ class SchedulerClient:
                 ours = error_of(error, what)
                 if not isinstance(ours, PeerUnavailableError):
                     raise ours from error
-                self._line.close()
+                self._connection.close()
             finally:
                 stream.cancel()
 
-    # ---- the line
-
-    def check(self) -> None:
-        """Do nothing: who is not there is found out by the next call."""
+    # ---- the connection
 
     def close(self) -> None:
-        """Close the connection; harmless when repeated."""
-        self._line.close()
+        """Close the connection.  Idempotent."""
+        self._connection.close()
 
     def __enter__(self) -> SchedulerClient:
         return self
@@ -274,5 +271,5 @@ def _updated(submission: Submission, values: Mapping[str, Any]) -> Submission:
 
 
 def number(value: Any) -> float | None:
-    """Return a number as JSON has it: text where it has no word for it."""
+    """Return a number from JSON, in which infinity and NaN are text; None stays None."""
     return None if value is None else float(value)

@@ -1,14 +1,14 @@
-"""Where a service keeps what it needs to be started again, and where its clients find it.
+"""The directory of a service: what a restart needs, and how clients find the service.
 
 ::
 
     EPS_HOME/hscheduler (--state chooses another)
-    ├── lock            locked (flock) for as long as the service runs: two of them never own one cluster
-    ├── sockets/        what it listens on, where only its user's processes on this host are to reach it
-    ├── tls/            certificates, where others are as well (hscheduler serve --listen)
+    ├── lock            locked (flock) while the service runs, so that a directory has one service
+    ├── sockets/        Unix sockets for the user's processes on this host
+    ├── tls/            certificates for clients on other hosts (hscheduler serve --listen)
     ├── service.json    {"host", "port", "pid"}
     ├── record.sqlite   see hscheduler.record
-    └── record-TAG.sqlite   one that was forgotten (hscheduler serve --forget); TAG is that of its jobs
+    └── record-TAG.sqlite   an old record (hscheduler serve --forget); its jobs have names with TAG
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ServiceDir:
 
     @classmethod
     def of(cls, text: str | Path | None) -> ServiceDir:
-        """Return the one that a flag names; by default that under ``EPS_HOME``."""
+        """Return the directory that a flag names; None or empty: the one under ``EPS_HOME``."""
         if not text:
             return cls(eps_home() / "hscheduler")
         path = Path(text).expanduser().absolute()
@@ -45,86 +45,86 @@ class ServiceDir:
 
     @property
     def flag(self) -> str:
-        """How it is named to a command, with a space before it; empty where it is the default one."""
+        """The flag that names the directory to a command, with a leading space; empty for the default directory."""
         return "" if self.path == ServiceDir.of(None).path else f" --state {shlex.quote(str(self.path))}"
 
     def not_running(self) -> str:
-        """Return what to do where no service has this directory, as a sentence."""
+        """Return a sentence for the user: no service answers in this directory, and what to do."""
         if self.is_application():
-            how, then = f"hscheduler serve --on yarn{self.flag}", "begins another"
+            how, then = f"hscheduler serve --on yarn{self.flag}", "starts another"
             if self.is_sweep:
                 how, then = f"hscheduler sweep --resume {self.path.name}", "shows its results"
             if self._files.record().end is not None:
                 return f"this H-scheduler on YARN has ended: {how} {then}"
-            return f"H-scheduler on YARN does not answer: {how} says how it is"
+            return f"H-scheduler on YARN does not answer: {how} shows its state"
         return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
 
     @property
     def _files(self) -> JobDir:
-        """Its lock, certificates and sockets, which are those of a job's directory."""
+        """Lock, certificates and sockets, with the layout of a job's directory."""
         return JobDir(self.path)
 
     @property
     def tls(self) -> Path:
-        """Certificates, where processes of other hosts are to reach the service."""
+        """Folder of the certificates for clients on other hosts."""
         return self._files.tls
 
     @property
     def record(self) -> Path:
-        """What its scheduler goes on with."""
+        """File of the scheduler's record."""
         return self.path / "record.sqlite"
 
     def lock(self) -> JobLock:
-        """Make the directory, and hold it for as long as the lock is open.
+        """Create the directory and lock it, until the lock is closed.
 
         Raises
         ------
         ConfigError
-            Another service holds it.
+            Another service runs in the directory.
         StorageError
-            It cannot be made or locked.
+            The directory cannot be created or locked.
         """
         try:
             make_private(self.path)
         except OSError as error:
-            raise StorageError(f"{self.path}: cannot be made: {error.strerror or error}") from error
+            raise StorageError(f"{self.path}: cannot be created: {error.strerror or error}") from error
         try:
             lock = JobLock(self._files.lock)
         except JobExistsError:
             raise ConfigError(
-                f"{self.path} belongs to an H-scheduler that runs: stop it, or use another --state"
+                f"{self.path} belongs to a running H-scheduler: stop it, or use another --state"
             ) from None
-        # Of one that was killed.
+        # Sockets of a service that was killed.
         shutil.rmtree(self._files.sockets, ignore_errors=True)
         return lock
 
     def is_running(self) -> bool:
-        """Return whether a service has this directory."""
+        """Return whether a service runs in this directory."""
         return self._files.is_running()
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is the folder of a sweep that was submitted to YARN."""
+        """Whether this is the folder of a sweep submitted to YARN."""
         return self.path.parent == sweeps_dir()
 
     def is_application(self) -> bool:
-        """Return whether the service is, or was, an application of YARN; its record says which."""
+        """Return whether the service is, or was, an application on YARN."""
         return self._files.job_json.exists()
 
     def application_id(self) -> str:
-        """Return the application of YARN that the service is, or was; empty where it is none."""
+        """Return the id of the service's application on YARN; empty if it has none."""
         application = self._files.record().yarn.application
         return "" if application is None else str(application["application_id"])
 
     def security(self, *, between_hosts: bool) -> Security:
-        """Return how the service listens: on a Unix socket, or with certificates, which are made where there are none.
+        """Return the security with which the service listens: Unix sockets, or certificates (created if missing).
 
         Raises
         ------
         ConfigError
             The package that makes certificates is missing.
         StorageError
-            They cannot be written.
+            The certificates cannot be written.
         """
         if not between_hosts:
             return Security(sockets=self._files.sockets)
@@ -133,35 +133,35 @@ class ServiceDir:
         return self.known_security()
 
     def known_security(self, *, between_hosts: bool = False) -> Security:
-        """Return what client and service know each other by: the folder of sockets, or the certificates.
+        """Return the security with which clients connect: the existing certificates, or the folder of sockets.
 
         Raises
         ------
         StorageError
-            There are no certificates, which are needed between hosts.
+            ``between_hosts`` is set, but the certificates are missing.
         """
         if between_hosts and not self.tls.is_dir():
             raise StorageError(
-                f"{self.tls} is missing: hscheduler serve --listen HOST:PORT{self.flag} makes it, and a client on "
-                "another host needs a copy of it"
+                f"{self.tls} is missing: copy it from the service's host, where hscheduler serve --listen "
+                f"HOST:PORT{self.flag} creates it"
             )
         return Security(tls=TlsFiles.within(self.tls) if self.tls.is_dir() else None, sockets=self._files.sockets)
 
-    def say_where(self, address: Address, pid: int) -> None:
-        """Say where the service listens."""
+    def write_address(self, address: Address, pid: int) -> None:
+        """Write the address of the service for its clients."""
         write_json_atomic(self.path / "service.json", {"host": address.host, "port": address.port, "pid": pid})
 
     def last_port(self) -> int:
-        """Return the port that the service last listened on; 0 where there was none."""
+        """Return the last port of the service; 0 if it never listened on one."""
         return int((read_json(self.path / "service.json") or {}).get("port", 0))
 
     def address(self) -> Address:
-        """Return where the service listens, or did when it was there.
+        """Return the last address of the service.
 
         Raises
         ------
         PeerUnavailableError
-            None ever ran here.
+            No service ever ran in this directory.
         """
         found = read_json(self.path / "service.json")
         if found is None:
@@ -170,12 +170,12 @@ class ServiceDir:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that ``HOST:PORT`` spells.
+    """Parse ``HOST:PORT``.
 
     Raises
     ------
     ConfigError
-        It spells none.
+        The text is not an address.
     """
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):

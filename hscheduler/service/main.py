@@ -1,4 +1,4 @@
-"""One service: its directory, its record, the scheduler, and who may call it."""
+"""A service: its directory, its record, the scheduler, and the gRPC server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from eps.errors import ConfigError, StorageError
 from eps.job.client import Job
 from eps.net.calls.call import serve, stop
 from eps.storage.jobdir import list_jobs
-from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, nothing
-from hscheduler.live.on_yarn import on_yarn
+from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, do_nothing
+from hscheduler.live.placement import runs_on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import trial_of
 from hscheduler.live.yarn_nodes import YarnNodes
@@ -32,14 +32,14 @@ from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec
 from hscheduler.yarn.nodes import Machine
 
-#: Calls and streams at the same time; a further one is refused.
+#: Most concurrent calls and streams; more are rejected.
 MOST_CALLS = 256
 STOP_GRACE_S = 0.5
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What a service is told; None takes what its record was begun with, or the default."""
+    """Settings of a service.  None keeps the value in its record, or the default for a new record."""
 
     policy: str | None = None
     nodes: int | None = None
@@ -49,11 +49,11 @@ class ServiceSettings:
     threshold: int | None = None
     feedback_iteration: int | None = None
     kill_restart_s: float | None = None
-    #: Settings that every job has; see :class:`~hscheduler.live.scheduler.LiveSettings`.
+    #: Settings of every job; see :class:`~hscheduler.live.scheduler.LiveSettings`.
     job_settings: Mapping[str, str] | None = None
-    #: By which clients on other hosts reach the service; empty: only those of its user on this host are to.
+    #: Host name or address for clients on other hosts; empty: only processes of the user on this host may connect.
     host: str = ""
-    #: 0: the one it last had, where that is free; else any.
+    #: 0: the last port if it is free, else any.
     port: int = 0
 
     def __post_init__(self) -> None:
@@ -63,17 +63,16 @@ class ServiceSettings:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
 
     def cluster(self, header: Header | None) -> ClusterSpec:
-        """Return the cluster that was asked for; what was not said is as it was."""
+        """Return the cluster; a setting that is None keeps its value in the record."""
         default = ClusterSpec()
         size = (None if header is None else header.job_settings) if self.job_settings is None else self.job_settings
         is_watched = False
         if header is not None:
-            # All nodes are alike.
+            # All nodes have the same size.
             vcores, memory_mb = next(iter(header.nodes.values()))
             default = replace(default, nodes=len(header.nodes), vcores=vcores, memory=f"{memory_mb}MiB")
-            # Of a cluster that is looked at, nodes come and go: the service goes on with what it began with, and is
-            # told what has changed since.
-            is_watched = on_yarn(size or {})
+            # On YARN nodes come and go.  The service restarts with the recorded nodes, and then learns of changes.
+            is_watched = runs_on_yarn(size or {})
         if size:
             memory = f"{size['memory_mb']}MiB"
             default = replace(default, container_memory=memory, container_vcores=int(size["vcores"]))
@@ -87,7 +86,7 @@ class ServiceSettings:
         )
 
     def live(self, header: Header | None) -> LiveSettings:
-        """Return how jobs are treated; what was not said is as it was."""
+        """Return the scheduler's settings; a setting that is None keeps its value in the record."""
         was = LiveSettings() if header is None else header
         return LiveSettings(
             policy=self.policy or was.policy,
@@ -101,24 +100,24 @@ class ServiceSettings:
 
 
 def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
-    """Return the report of a sweep, or of everything where that is empty, from the record of a service that is gone.
+    """Return the report of a sweep (empty: of all jobs) from the record of a service that has ended.
 
     Raises
     ------
     ConfigError
-        A service runs there, nothing was ever done there, or the sweep is unknown.
+        A service runs in the directory, none ever ran there, or the sweep is unknown.
     StorageError
         The directory cannot be used, or its record is damaged.
     """
     if not directory.record.exists():
-        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler was ever in {directory.path}")
+        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler ever ran in {directory.path}")
     with directory.lock(), closing(SqliteRecord(directory.record)) as record:
         if record.header is None:
-            raise ConfigError(f"{directory.record}: it is empty")
+            raise ConfigError(f"{directory.record} has no sweeps: it is empty")
         settings = ServiceSettings()
         cluster = settings.cluster(record.header)
         live = settings.live(record.header)
-        scheduler = LiveScheduler(cluster.capacities(), live, record=record, takes_up=False)
+        scheduler = LiveScheduler(cluster.capacities(), live, record=record, attaches=False)
         try:
             if sweep and not scheduler.look_ups.has_sweep(sweep):
                 jobs = scheduler.look_ups.submissions()
@@ -130,46 +129,45 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
 
 
 def _running_of(tag: str) -> list[str]:
-    """Return the names of the jobs of a record that run."""
+    """Return the names of the running jobs of a record."""
     return [job.name for job in list_jobs() if tag and job.name.startswith(f"sweep-{tag}-") and job.is_running()]
 
 
 def _way_out(directory: ServiceDir, tag: str, error: StorageError) -> StorageError:
-    """Return an error that says what is wrong with a record, which jobs of it run, and what can be done."""
+    """Return an error about an unusable record: the cause, its running jobs, and what to do."""
     running = ", ".join(_running_of(tag)) or "none"
-    told = f"jobs of it that run: {running}" if tag else "which jobs are its own is not known: eps list shows all"
+    told = f"its running jobs: {running}" if tag else "its jobs are unknown: eps list shows all jobs"
     return StorageError(
-        f"{error}\nThe record was not opened, and nothing was changed; {told}.\n"
-        f"Use the version that wrote it, or end these jobs and begin anew, with the record kept aside: "
+        f"{error}\nThe record was not changed; {told}.\n"
+        f"Use the version that wrote the record; or end these jobs, rename the record and start with an empty one: "
         f"hscheduler serve --forget --state {directory.path}"
     )
 
 
 def forget(directory: ServiceDir) -> str:
-    """End the jobs of a record that run, and move it aside; return what was done, as a sentence.
+    """End the running jobs of a record and rename it; return what was done, as a sentence.
 
-    That is the way out of a record that cannot be gone on with: another version wrote it, or decides otherwise, or the
-    disk has damaged it.  A job that was ended has its checkpoints: ``eps resume`` goes on with it, by itself.  Repeated
-    after it was cut short it goes on.
+    For a record that cannot be read: another version wrote it, or the disk has damaged it.  Ended jobs keep their
+    checkpoints, so ``eps resume`` continues them without the service.  Idempotent.
 
     Raises
     ------
     EpsError
-        A job cannot be ended; the record is where it was.
+        A job cannot be ended; the record was not renamed.
     ConfigError
         A service runs in the directory.
     StorageError
-        The record cannot be moved.
+        The record cannot be renamed.
     """
     path = directory.record
     with directory.lock():
         if not path.exists():
-            return f"there is no record in {path.parent}: nothing is forgotten"
+            return f"there was no record in {path.parent}"
         tag = tag_of(path)
         running = _running_of(tag)
         for name in running:
             with Job.find(name) as job:
-                job.kill("its H-scheduler was told to forget it", END_TIMEOUT_S)
+                job.kill("killed by hscheduler serve --forget", END_TIMEOUT_S)
         aside, number = path.with_name(f"{path.stem}-{tag or 'unknown'}{path.suffix}"), 1
         while aside.exists():
             number += 1
@@ -177,17 +175,17 @@ def forget(directory: ServiceDir) -> str:
         try:
             set_aside(path, aside)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be moved to {aside}: {error.strerror}") from error
-    return f"ended {', '.join(running) or 'no job'}; the record is kept as {aside}"
+            raise StorageError(f"{path}: cannot be renamed to {aside}: {error.strerror}") from error
+    return f"ended {', '.join(running) or 'no job'}; the old record is {aside}"
 
 
 def _check_address(host: str, port: int) -> None:
-    """Refuse an address that nobody can listen on.
+    """Check that the service can listen on an address.
 
     Raises
     ------
     ConfigError
-        It is taken, or not this host's.
+        The address is in use, or does not belong to this host.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
@@ -200,7 +198,7 @@ def _check_address(host: str, port: int) -> None:
 
 def _opened(directory: ServiceDir) -> SqliteRecord:
     if (journal := directory.path / "journal.jsonl").exists() and not directory.record.exists():
-        raise StorageError(f"{journal} is of an earlier version, which alone can go on with it: name another --state")
+        raise StorageError(f"{journal} is of an earlier version, which this one cannot read: use another --state")
     try:
         return SqliteRecord(directory.record)
     except StorageError as error:
@@ -208,9 +206,9 @@ def _opened(directory: ServiceDir) -> SqliteRecord:
 
 
 class Service:
-    """A service that runs; as a context manager it ends all of its jobs at the end, but for :meth:`leave`.
+    """A running service.  Closing it ends its jobs, unless :meth:`leave` was called.
 
-    Where the block ends with an exception nobody wanted them to end: they are left.
+    As a context manager it leaves the jobs running if the block raises an exception.
 
     Parameters
     ----------
@@ -219,18 +217,18 @@ class Service:
     observe : callable, optional
         Called with every event, on the scheduler's thread.
     machines : callable, optional
-        Returns the machines of a cluster whose nodes come and go, as of :class:`YarnNodes`; default: they do not.
+        Returns the current machines of a YARN cluster, see :class:`YarnNodes`; default: the nodes are fixed.
     record : SchedulerRecord, optional
-        By default the file of the directory; closed with this.
+        Closed with the service; default: the file in the directory.
     before_end : callable, optional
-        As of :class:`~hscheduler.live.scheduler.LiveScheduler`.
+        See :class:`~hscheduler.live.scheduler.LiveScheduler`.
 
     Raises
     ------
     ConfigError
-        The directory belongs to another one that runs or was begun with other settings, or the address is taken.
+        Another service runs in the directory, its record has other settings, or the address is in use.
     StorageError
-        The directory cannot be used, or nobody can go on with its record: the message says what can be done.
+        The directory cannot be used, or its record cannot be read; the message says what to do.
     """
 
     def __init__(
@@ -240,20 +238,20 @@ class Service:
         observe: Take | None = None,
         machines: Callable[[], Sequence[Machine]] | None = None,
         record: SchedulerRecord | None = None,
-        before_end: BeforeEnd = nothing,
+        before_end: BeforeEnd = do_nothing,
     ) -> None:
         self._lock = directory.lock()
         self._leaves = False
         undo = ExitStack()
         undo.callback(self._lock.close)
         with undo:
-            # Before there is a record, with whose settings every later start has to agree.
+            # First, because a bad address must not leave a record, which fixes the settings of later starts.
             if settings.host:
                 _check_address(settings.host, settings.port)
             is_own = record is None
             record = record or _opened(directory)
             undo.callback(record.close)
-            #: What was dropped at the end of the record, as a sentence; empty if nothing was.
+            #: What was dropped at the damaged end of the record, as a sentence; empty if nothing was.
             self.dropped = record.dropped
             header = record.header
             self.cluster = settings.cluster(header)
@@ -274,8 +272,8 @@ class Service:
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
             self.observer.trial_of = lambda job_id: trial_of(job_id, self.scheduler.look_ups.submission)
-            # Before anybody can ask for one of them.
-            self.sweeps.go_on()
+            # Before clients can ask for a sweep.
+            self.sweeps.resume()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
             security = directory.security(between_hosts=bool(settings.host))
 
@@ -295,7 +293,7 @@ class Service:
                     raise
                 self._server, self.address = listen(0)
             undo.callback(stop, self._server, STOP_GRACE_S)
-            directory.say_where(self.address, os.getpid())
+            directory.write_address(self.address, os.getpid())
             undo.pop_all()
 
     def _name_of(self, job_id: str) -> str:
@@ -303,11 +301,11 @@ class Service:
         return "" if submission is None else submission.name
 
     def leave(self) -> None:
-        """Leave the jobs as they are when this ends, for a service that goes on with the same directory."""
+        """Keep the jobs running after :meth:`close`, for the next service in the directory."""
         self._leaves = True
 
     def close(self) -> None:
-        """End it, and its jobs unless they are to be left; harmless when repeated."""
+        """Stop the service, and end its jobs unless :meth:`leave` was called.  Idempotent."""
         stop(self._server, STOP_GRACE_S)
         if self._nodes is not None:
             self._nodes.close()

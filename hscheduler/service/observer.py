@@ -1,4 +1,4 @@
-"""What a service shows of its scheduler: news for who watches, and the figures behind its metrics."""
+"""The observer of a service's scheduler: news for clients, and the figures of the metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hscheduler.live.registry import LookUps, Registry
 from hscheduler.reports.news import failures, jobs_of, sentences
 from hscheduler.reports.view import SweepView
 
-#: News that are kept for clients that come later.
+#: Most news kept for clients that connect later.
 MOST_NEWS = 10_000
-#: Called with the seconds since the beginning, an event, what it brought about, and the state as it was left.
+#: Called with the seconds since the start, an event, the commands that followed, and the new state.
 Take = Callable[[float, e.Event, list[e.Command], Scheduler], None]
 
 
@@ -24,7 +24,7 @@ Take = Callable[[float, e.Event, list[e.Command], Scheduler], None]
 class Item:
     """One sentence."""
 
-    #: Grows with time, also over restarts of the service.
+    #: Grows with time, also across restarts of the service.
     number: int
     at_s: float
     text: str
@@ -32,7 +32,7 @@ class Item:
 
 
 class NewsBoard:
-    """Sentences with numbers; thread-safe."""
+    """Numbered sentences for clients; thread-safe."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque(maxlen=MOST_NEWS)
@@ -40,16 +40,16 @@ class NewsBoard:
         self._last = 0
 
     def put(self, at_s: float, texts: list[str], sweeps: frozenset[str]) -> None:
-        """Add sentences of some sweeps; without any, whoever waits looks up all the same."""
+        """Add sentences about some sweeps, and wake all waiting clients, also without sentences."""
         with self._changed:
             for text in texts:
-                # Microseconds: a service that was started again goes on counting where time is.
+                # In microseconds since the start of the record, so that numbers grow across restarts.
                 self._last = max(self._last + 1, int(at_s * 1e6))
                 self._items.append(Item(self._last, at_s, text, sweeps))
             self._changed.notify_all()
 
     def after(self, number: int, sweep: str, wait_s: float) -> list[Item]:
-        """Return what is newer than ``number`` of a sweep (empty: of all), after at most ``wait_s`` seconds for it."""
+        """Return the items after ``number`` of a sweep (empty: of all); wait at most ``wait_s`` seconds for one."""
 
         def found() -> list[Item]:
             return [item for item in self._items if item.number > number and (not sweep or sweep in item.sweeps)]
@@ -62,7 +62,7 @@ class NewsBoard:
             return items
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there may be something new."""
+        """Wait for the next :meth:`put`."""
         with self._changed:
             self._changed.wait(timeout_s)
 
@@ -80,7 +80,7 @@ class Observer:
     def __init__(self, policy: str, then: Take | None = None) -> None:
         self._then = then
         self.board = NewsBoard()
-        #: Of all jobs: sweeps may have metrics of their own, so none of them is the best here.
+        #: View of all jobs.  It has no best job, because sweeps may have different metrics.
         self.view = SweepView(
             policy,
             "",
@@ -90,25 +90,25 @@ class Observer:
             lambda job_id: None,
             lambda job_id: self.trial_of(job_id),
         )
-        #: Called whenever a job is over.
+        #: Called after the end of each job.
         self.wake: Callable[[], None] = lambda: None
-        #: Job -> its name under ``EPS_HOME``; empty where that is not known, as in the past.
+        #: Job -> its name under ``EPS_HOME``; empty if unknown.
         self.name_of: Callable[[str], str] = lambda job_id: ""
-        #: Job -> the trial that it is an attempt of; asked whenever somebody looks.
+        #: Job -> the trial of which it is an attempt.
         self.trial_of: Callable[[str], str] = lambda job_id: job_id
 
     def look_back(self, registry: Registry, look_ups: LookUps) -> None:
-        """Take what was before the first event; of it there are no news."""
+        """Take the state before the first event, without news about it."""
         self._look_ups = look_ups
         self.view.look_back(registry.timeline, registry.state)
         self.forget(())
 
     def forget(self, jobs: Iterable[str]) -> None:
-        """Let go of jobs that are over."""
+        """Drop ended jobs from the view."""
         self.view.forget(jobs, *self._look_ups.counts())
 
     def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
-        """Take an event and what it brought about."""
+        """Take an event and the commands that followed."""
         self.view.take(now_s, event, commands, state)
         self._tell(now_s, event, commands, state)
         if self._then is not None:

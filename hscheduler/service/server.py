@@ -1,4 +1,4 @@
-"""The gRPC face of H-scheduler: translates.  Decides nothing."""
+"""The gRPC server of H-scheduler.  It translates calls and decides nothing."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
-from hscheduler.live.results import open_model, own_report
+from hscheduler.live.job_results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
+from hscheduler.live.sweep import SETTLE_TIMEOUT_S
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.observer import NewsBoard
-from hscheduler.service.sweeps import ALONE, TAKE_TIMEOUT_S, Sweeps
+from hscheduler.service.sweeps import ALONE, Sweeps
 from hscheduler.spec import ClusterSpec, request_of
 
-#: A call that waits for news looks up this often whether its client is there still.
-LOOK_S = 0.5
+#: Seconds after which a waiting call checks that its client is still connected.
+CHECK_S = 0.5
 LONGEST_WAIT_S = 60.0
 PART_BYTES = 1 << 20
-#: What was decided about a job, the latest of it, that is told with the job.
+#: Most decisions returned with a job, the latest ones.
 MOST_DECISIONS = 200
 
 
 class SchedulerService(HSchedulerServicer):
-    """What clients ask of a scheduler that lives in this process.
+    """Answers the calls of clients for a scheduler in this process.
 
     Parameters
     ----------
     scheduler : LiveScheduler
     cluster : ClusterSpec
-        How large containers are.
+        Its container size applies to all jobs.
     board : NewsBoard
     sweeps : Sweeps
     """
@@ -49,15 +50,15 @@ class SchedulerService(HSchedulerServicer):
         self._container = cluster.container()
         self._board = board
         self._sweeps = sweeps
-        #: Held while it is looked whether a job is known: a client that asks once more may be ahead of its first call.
+        #: Makes check and submission of a job atomic: a retry may overtake its first call.
         self._submitting = threading.Lock()
 
     # ---- jobs
 
     def OpenSweep(self, request: pb.OpenSweepRequest, context: grpc.ServicerContext) -> pb.OpenSweepReply:
-        """Take how the jobs of a sweep are ranked."""
+        """Open a sweep for a client's jobs.  Idempotent."""
         if not request.sweep or request.sweep in self._scheduler.registry.tables:
-            raise ConfigError(f"sweep is {request.sweep!r}, but must be a name that no other sweep has")
+            raise ConfigError(f"sweep is {request.sweep!r}, but must be an unused name")
         opened = e.SweepOpened(
             request.sweep,
             _direction(request.direction),
@@ -69,20 +70,20 @@ class SchedulerService(HSchedulerServicer):
         self._scheduler.check_room()
         before = self._scheduler.registry.sweeps.get(request.sweep)
         if before is not None and before != opened:
-            raise ConfigError(f"sweep {request.sweep!r} was opened as {before}, not as {opened}")
+            raise ConfigError(f"sweep {request.sweep!r} was opened with other settings before: use another name")
         if before is None:
             self._scheduler.open_sweep(opened)
             self._settle()
         return pb.OpenSweepReply()
 
     def SubmitJob(self, request: pb.SubmitJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
-        """Take a job; the same id again is the same job."""
+        """Submit a job.  Idempotent: the same id means the same job."""
         self._check()
         self._scheduler.check_room()
         spec = JobSpec.from_dict(_object(request.settings_json, "settings"), "settings")
         point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
         if not request.job_id:
-            raise ConfigError("job id is empty, but must be one that was never used with this scheduler")
+            raise ConfigError("job id is empty, but must be a new id")
         with self._submitting:
             known = self._known(request.job_id)
             if known is None:
@@ -91,20 +92,20 @@ class SchedulerService(HSchedulerServicer):
                 asked = request_of(spec, request.job_id, sweep, self._container)
                 known = self._scheduler.submit(e.JobSubmitted(asked), spec, point)
         if (known.spec, dict(known.point), known.sweep) != (spec, point, sweep):
-            raise ConfigError(f"job id is {request.job_id!r}, which another job has: it must be a new one")
-        # Also where it was known: the call that brought it may be waiting for this still.
+            raise ConfigError(f"job id is {request.job_id!r}, but must be a new id: another job has it")
+        # Also for a retry: the first call may still wait for the record.
         self._settle()
         return self._job_reply(known)
 
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
-        """Return a job, after waiting for its end if asked to."""
+        """Return a job; with ``wait_s`` wait for its end first."""
         found = self._found(request.job_id)
         self._wait_for(lambda: found.is_over, found.wait, request.wait_s, context)
-        # Who waits for the end does not ask for what was decided, which may be much.
+        # Decisions may be large, and callers that wait for the end do not need them.
         return self._job_reply(found, with_decisions=not request.wait_s)
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> pb.ListJobsReply:
-        """Return the jobs of a sweep, or all, and what the scheduler is."""
+        """Return the jobs of a sweep, or of all, and the state of the scheduler."""
         if request.sweep:
             self._check_sweep(request.sweep)
         look_ups = self._scheduler.look_ups
@@ -115,7 +116,7 @@ class SchedulerService(HSchedulerServicer):
             return pb.ListJobsReply(
                 job_json=map(json.dumps, going_on), scheduler_json=json.dumps(about), num_left_out=over
             )
-        # In this order: one that has left the scheduler meanwhile is as it was.
+        # Read second: a job that has left the scheduler in between is taken from the first answer.
         past = {each.job_id: self._job(each) for each in look_ups.past(request.sweep)}
         jobs = (past | {job["job_id"]: job for job in here}).values()
         return pb.ListJobsReply(job_json=map(json.dumps, jobs), scheduler_json=json.dumps(about))
@@ -128,19 +129,19 @@ class SchedulerService(HSchedulerServicer):
             self._scheduler.cancel(name, why)
         else:
             self._check_sweep(name)
-            # Whoever submits a job meanwhile finds the sweep closed, or has that job ended too.
+            # A concurrent submission is either listed here, or finds the sweep closed.
             with self._submitting:
-                jobs = [each.job_id for each in self._scheduler.look_ups.here(name) if not each.is_over]
+                jobs = [each.job_id for each in self._scheduler.look_ups.current(name) if not each.is_over]
                 self._end(name, jobs, why)
         self._settle()
         self._sweeps.wake()
         return pb.KillReply(job_ids=jobs)
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> Iterator[pb.ModelPart]:
-        """Stream the trained model of a job that finished."""
+        """Stream the trained model of a finished job."""
         found = self._found(request.job_id)
         if not found.is_over:
-            raise PlanError(f"job {request.job_id!r} has not ended: it has no model yet")
+            raise PlanError(f"job {request.job_id!r} has no model yet: it has not ended")
         with open_model(found) as file:
             while data := file.read(PART_BYTES):
                 yield pb.ModelPart(data=data)
@@ -148,14 +149,14 @@ class SchedulerService(HSchedulerServicer):
     # ---- sweeps
 
     def RunSweep(self, request: pb.RunSweepRequest, context: grpc.ServicerContext) -> pb.RunSweepReply:
-        """Run a sweep's file; the same name again is the same sweep."""
+        """Run a sweep.  Idempotent: the same name means the same sweep."""
         self._check()
         self._scheduler.check_room()
         self._sweeps.run(request.sweep, _object(request.tables_json, "tables"))
         return pb.RunSweepReply(sweep=request.sweep)
 
     def GetReport(self, request: pb.GetReportRequest, context: grpc.ServicerContext) -> pb.GetReportReply:
-        """Return the report of a sweep, after waiting for its end if asked to."""
+        """Return the report of a sweep; with ``wait_s`` wait for its end first."""
         if request.sweep:
             self._check_sweep(request.sweep)
         self._wait_for(lambda: self._has_ended(request.sweep), self._board.wait, request.wait_s, context)
@@ -163,15 +164,15 @@ class SchedulerService(HSchedulerServicer):
         return pb.GetReportReply(report_json=json.dumps(found), ended=self._has_ended(request.sweep))
 
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.News]:
-        """Stream what happens, until the sweep has ended."""
+        """Stream news until the sweep has ended."""
         if request.sweep:
             self._check_sweep(request.sweep)
         after = request.after
         while context.is_active():
             self._check()
-            # Asked before: what is said meanwhile is in what comes after.
+            # Checked first: no news follow the end, so the items after it are complete.
             ended = self._has_ended(request.sweep)
-            items = self._board.after(after, request.sweep, 0.0 if ended else LOOK_S)
+            items = self._board.after(after, request.sweep, 0.0 if ended else CHECK_S)
             for item in items:
                 after = item.number
                 yield pb.News(number=item.number, at_s=item.at_s, text=item.text)
@@ -179,7 +180,7 @@ class SchedulerService(HSchedulerServicer):
                 yield pb.News(number=after, ended=True)
                 return
             if not items:
-                # A stream is only known to be there when it says something.
+                # Only a message shows whether the client is still connected.
                 yield pb.News(number=after)
 
     # ---- inside
@@ -187,24 +188,24 @@ class SchedulerService(HSchedulerServicer):
     def _wait_for(
         self, is_so: Callable[[], bool], wait: Callable[[float], object], wait_s: float, context: grpc.ServicerContext
     ) -> None:
-        """Wait for a condition, at most ``wait_s`` seconds, and for as long as the caller is there."""
+        """Wait for a condition, at most ``wait_s`` seconds and while the client is connected."""
         until_s = time.monotonic() + _wait_s(wait_s)
         while not is_so() and context.is_active():
             self._check()
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
-            wait(min(LOOK_S, left_s))
+            wait(min(CHECK_S, left_s))
 
     def _check(self) -> None:
-        """Raise PeerUnavailableError where the scheduler has ended: who asks again finds the next one."""
+        """Raise PeerUnavailableError if the scheduler has ended; the client retries with the next service."""
         if self._scheduler.has_ended:
             raise PeerUnavailableError("H-scheduler has ended")
 
     def _settle(self) -> None:
-        """Wait until what was said is in the record."""
+        """Wait until all events so far are in the record."""
         try:
-            self._scheduler.settle(TAKE_TIMEOUT_S)
+            self._scheduler.settle(SETTLE_TIMEOUT_S)
         except RuntimeError as error:
             raise PeerUnavailableError(str(error)) from error
 
@@ -213,20 +214,20 @@ class SchedulerService(HSchedulerServicer):
 
     def _check_sweep(self, sweep: str) -> None:
         if not self._scheduler.look_ups.has_sweep(sweep):
-            raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
+            raise JobNotFoundError(f"there is no job or sweep {sweep!r}")
 
     def _end(self, sweep: str, jobs: Sequence[str], why: str) -> None:
         if sweep != ALONE:
             self._scheduler.close_sweep(sweep, why)
             return
-        # Those that are of no sweep do not keep others from coming.
+        # Jobs without a sweep: cancel them, but accept further ones.
         for job_id in jobs:
             self._scheduler.cancel(job_id, why)
 
     def _check_takes_jobs(self, sweep: str) -> None:
         why = None if sweep == ALONE else self._scheduler.registry.closed.get(sweep)
         if why is not None:
-            raise ConfigError(f"sweep is {sweep!r}, but must be one that takes jobs: it was ended ({why})")
+            raise ConfigError(f"sweep is {sweep!r}, but must be open: it was ended ({why})")
 
     def _known(self, job_id: str) -> Submission | None:
         return self._scheduler.look_ups.submission(job_id)
@@ -246,7 +247,7 @@ class SchedulerService(HSchedulerServicer):
         return pb.JobReply(job_json=json.dumps(values))
 
     def _list(self, sweep: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return what is known of jobs that are not forgotten, and of the scheduler; on its thread."""
+        """Return the states of the jobs in memory, and of the scheduler; runs on its thread."""
         scheduler, ledger = self._scheduler, self._scheduler.state.ledger
         about = {
             "policy": scheduler.settings.policy,
@@ -255,17 +256,17 @@ class SchedulerService(HSchedulerServicer):
             "vcores": ledger.total().vcores,
             "sweeps": self._sweeps.states(),
         }
-        return [self._job(each) for each in scheduler.look_ups.here(sweep)], about
+        return [self._job(each) for each in scheduler.look_ups.current(sweep)], about
 
     def _decisions(self, submission: Submission) -> list[tuple[float, str]]:
-        """Return when what was decided about a job, the latest last; what was forgotten is first."""
+        """Return the times and sentences of all decisions about a job, the latest last."""
         here = self._scheduler.ask(lambda: list(self._scheduler.registry.timeline.decisions))
         past = self._scheduler.look_ups.decisions(submission.sweep)
         known = dict.fromkeys(each for each in (*past, *here) if submission.job_id in each.jobs)
         return [(round(each.at_s, 3), each.sentence) for each in known]
 
     def _job(self, submission: Submission) -> dict[str, Any]:
-        """Return what is known of a job; on the scheduler's thread."""
+        """Return the state of a job; runs on the scheduler's thread."""
         job = self._scheduler.state.jobs.get(submission.job_id)
         record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
@@ -286,7 +287,7 @@ class SchedulerService(HSchedulerServicer):
             # The training loss after the latest iteration.
             "latest_loss": None if latest is None else spelt(latest),
             "feedback": None if submission.feedback is None else spelt(submission.feedback),
-            # One more is said by a job that has measured what it ends with.
+            # A job reports one more iteration when it has measured its final metrics.
             "iteration": min(job.iteration if job is not None else submission.iteration, submission.spec.iterations),
             "workers": job.workers if job is not None else 0,
             "servers": job.servers if job is not None else 0,
@@ -300,7 +301,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{what} must be JSON: {error}") from None
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{what} is {value!r}, but must be an object")
+        raise ConfigError(f"{what} is {value!r}, but must be a JSON object")
     return dict(value)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps whose points the service itself finds: they go on when their client is gone, and after a restart."""
+"""Sweeps that the service runs itself.  They continue without their client, and after a restart."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 
 from eps.errors import ConfigError
 from hscheduler.live.checks import check_sweep, working
-from hscheduler.live.on_yarn import check_place
+from hscheduler.live.placement import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import attempt_id
-from hscheduler.live.sweep import Sweep, opened_of, trial_id, trial_prefix
+from hscheduler.live.sweep import SETTLE_TIMEOUT_S, Sweep, opened_of, trial_id, trial_prefix
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)
 
-#: Jobs that belong to no sweep are ranked among each other under this name.
+#: Name of the sweep of all jobs that were submitted without one.
 ALONE = "jobs"
-TAKE_TIMEOUT_S = 30.0
 _JOIN_S = 10.0
 
 
@@ -32,7 +31,7 @@ class Sweeps:
     ----------
     scheduler : LiveScheduler
     cluster : ClusterSpec
-        In the place of the one in a sweep's file.
+        Replaces the cluster in a sweep's file.
     """
 
     def __init__(self, scheduler: LiveScheduler, cluster: ClusterSpec) -> None:
@@ -41,12 +40,12 @@ class Sweeps:
         self._lock = threading.Lock()
         self._sweeps: dict[str, Sweep] = {}
         self._threads: dict[str, threading.Thread] = {}
-        #: Sweeps all of whose trials are over, and no more will come.
+        #: Sweeps whose trials have all ended, without more to come.
         self._ended: set[str] = set()
         self._failed: dict[str, str] = {}
 
-    def go_on(self) -> None:
-        """Take up the sweeps of the scheduler's record; one that cannot go on does not keep the others from it."""
+    def resume(self) -> None:
+        """Resume the sweeps in the scheduler's record; a sweep that cannot resume does not stop the others."""
         with self._lock:
             for name, tables in list(self._scheduler.registry.tables.items()):
                 if name in self._threads:
@@ -55,21 +54,21 @@ class Sweeps:
                     self._ended.add(name)
                     continue
                 try:
-                    self._begin(name, self._sweep(name, tables))
+                    self._start(name, self._sweep(name, tables))
                 except ConfigError as error:
-                    # As where what finds its points is not installed any more; it may be when this starts again.
-                    logger.error("sweep %s cannot go on: %s", name, error)
+                    # For example, its search algorithm is not installed.  The next restart tries again.
+                    logger.error("sweep %s cannot resume: %s", name, error)
                     self._failed[name] = str(error)
 
     def run(self, name: str, tables: Mapping[str, Any]) -> None:
-        """Begin a sweep; the same once more changes nothing.
+        """Start a sweep.  Idempotent.
 
         Raises
         ------
         ConfigError
-            It cannot work, or another sweep has its name.
+            A setting is invalid, or another sweep has the name.
         DeadlineError, RuntimeError
-            As of :meth:`LiveScheduler.settle`.
+            As :meth:`LiveScheduler.settle`.
         """
         scheduler = self._scheduler
         with self._lock:
@@ -79,42 +78,42 @@ class Sweeps:
                 return
             if not is_same:
                 self._check_name(name)
-                # Who waits for the answer does not wait for all of the data to be read.
+                # Reading all data would delay the answer.
                 spec = self._spec(tables)
                 check_sweep(spec, reads_data=False)
                 working(spec, lambda job: check_place(job, scheduler.settings.job_settings))
             sweep = self._sweep(name, tables)
             try:
-                # The longest that there may be.
+                # The longest name of a job that the sweep can have.
                 scheduler.name_of(attempt_id(trial_id(name, sweep.spec.sweep.trials), sweep.spec.sweep.retries + 1))
             except ConfigError:
                 raise ConfigError(
-                    f"sweep is {name!r}, but must be of letters, digits, '.', '_' and '-', and so short that the names "
-                    "of its jobs, which begin with it, have at most 64 characters"
+                    f"sweep is {name!r}, but must have only letters, digits, '.', '_' and '-', and be short: the names "
+                    "of its jobs start with it and have at most 64 characters"
                 ) from None
             if not is_same:
                 scheduler.open_sweep(opened_of(sweep.spec, name), tables)
-            scheduler.settle(TAKE_TIMEOUT_S)
-            self._begin(name, sweep)
+            scheduler.settle(SETTLE_TIMEOUT_S)
+            self._start(name, sweep)
 
     def _check_name(self, name: str) -> None:
         scheduler = self._scheduler
         if not name or name in (ALONE, *scheduler.registry.tables) or scheduler.look_ups.has_sweep(name):
-            raise ConfigError(f"sweep is {name!r}, but must be a name that no other sweep has")
+            raise ConfigError(f"sweep is {name!r}, but must be an unused name")
         if taken := scheduler.look_ups.first_id(trial_prefix(name)):
-            raise ConfigError(f"sweep is {name!r}, but must be another name: there has been a job {taken!r}")
+            raise ConfigError(f"sweep is {name!r}, but must be another name: job {taken!r} exists")
 
     def check_job_id(self, job_id: str) -> None:
-        """Refuse a job id that a trial of a sweep of ours may have.
+        """Reject a job id that is reserved for trials of a sweep.
 
         Raises
         ------
         ConfigError
-            It is one.
+            The id is reserved.
         """
         for name in list(self._scheduler.registry.tables):
             if job_id.startswith(trial_prefix(name)):
-                raise ConfigError(f"job id is {job_id!r}, but must be another: sweep {name!r} has such ids")
+                raise ConfigError(f"job id is {job_id!r}, but must be another: sweep {name!r} reserves such ids")
 
     def _sweep(self, name: str, tables: Mapping[str, Any]) -> Sweep:
         return Sweep(self._spec(tables), self._scheduler.settings.policy, name=name)
@@ -123,7 +122,7 @@ class Sweeps:
         values = {section: table for section, table in tables.items() if section != "cluster"}
         return Spec.of({**values, "cluster": vars(self._cluster)})
 
-    def _begin(self, name: str, sweep: Sweep) -> None:
+    def _start(self, name: str, sweep: Sweep) -> None:
         self._sweeps[name] = sweep
         thread = threading.Thread(target=self._feed, args=(name, sweep), name=f"sweep {name}", daemon=True)
         self._threads[name] = thread
@@ -134,35 +133,35 @@ class Sweeps:
             sweep.feed(self._scheduler)
         except Exception as error:
             if self._scheduler.has_ended:
-                # The next one goes on with it.
+                # The next service resumes it.
                 return
-            logger.exception("sweep %s cannot go on", name)
+            logger.exception("sweep %s failed", name)
             self._failed[name] = f"{type(error).__name__}: {error}"
-            self._scheduler.close_sweep(name, f"the sweep cannot go on: {error}")
+            self._scheduler.close_sweep(name, f"the sweep failed: {error}")
         self._ended.add(name)
         self._scheduler.note_end(name)
-        # What it knows of its trials is in the scheduler.
+        # The scheduler has the state of its trials.
         del self._sweeps[name], self._threads[name]
 
     def wake(self) -> None:
-        """Have all sweeps look at their trials."""
+        """Make all sweeps check their trials."""
         for sweep in list(self._sweeps.values()):
             sweep.wake()
 
     def has_ended(self, name: str) -> bool:
-        """Return whether no more trials of a sweep will come, and all are over; one of a client's own never ends.
+        """Return whether all trials of a sweep have ended, without more to come.  Always False for a client's sweep.
 
-        A sweep that cannot go on has ended, too: :meth:`states` says why.
+        A failed sweep has ended, too; :meth:`states` has the reason.
         """
         return name in self._ended or name in self._failed
 
     def states(self) -> dict[str, str]:
-        """Return how each sweep is."""
+        """Return the state of each sweep: ``running``, ``ended``, or why it failed."""
         names = dict.fromkeys([*self._scheduler.registry.sweeps, *self._sweeps])
         return {name: self._failed.get(name) or ("ended" if self.has_ended(name) else "running") for name in names}
 
     def report(self, name: str) -> dict[str, Any]:
-        """Return the report of a sweep, or of everything where the name is empty.  Raises as :func:`report_of`."""
+        """Return the report of a sweep (empty: of all jobs).  Raises as :func:`report_of`."""
         spec, tables = None, self._scheduler.registry.tables.get(name)
         if tables is not None:
             with suppress(ConfigError):
@@ -170,13 +169,13 @@ class Sweeps:
         return report_of(self._scheduler, name, spec)
 
     def end(self, why: str) -> None:
-        """End all sweeps that have not ended: no scheduler is to go on with them."""
+        """End all running sweeps for good, so that no service resumes them."""
         for name in list(self._scheduler.registry.tables):
             if name not in self._ended:
                 self._scheduler.close_sweep(name, why)
 
     def close(self) -> None:
-        """Wait for the sweeps' threads, whose scheduler has been closed."""
+        """Wait for the threads of sweeps.  Close the scheduler first."""
         self.wake()
         for thread in list(self._threads.values()):
             thread.join(_JOIN_S)

@@ -121,7 +121,7 @@ class _Planner:
             self.sentences.append(f"{application} waits: {over}; others shrinking would not help")
             return ()
         if not decision.actions:
-            self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view, application, need)}")
+            self.sentences.append(f"{application} waits for {wanted}: {_why_queued(decision, view, application, need)}")
             return ()
         self.needs_room = True
         if not shrinks:
@@ -245,13 +245,13 @@ def _user_limit(snapshot: Snapshot, application: Application, partition: str, ne
     return ""
 
 
-def _infeasible(decision: Decision, view: _YarnView, application: Application, need: Resources) -> str:
+def _why_queued(decision: Decision, view: _YarnView, application: Application, need: Resources) -> str:
     """Return why other jobs cannot release enough for the ``need`` of the application."""
     why = next(iter(decision.waiting.values()), "there is no room")
     if not any(ask.for_master for ask in application.asks):
         # YARN reports the size of requested containers, not their role.
         missing = counted(len(unplaced(view, view.queue[0])), "container")
-        why = f"infeasible: there is no room for {missing}, and jobs with early feedback can spare too little"
+        why = f"there is no room for {missing}, and jobs with early feedback can spare too little"
     given = list(spared(view))
     size = sum((container.resources for container in given), NOTHING)
     spare = f"{counted(len(given), 'container')} of {view.amount(size)}" if given else "no container"

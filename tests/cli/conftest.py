@@ -21,7 +21,7 @@ from tests.fakes.records import note_end
 
 
 def status_of(**changes: Any) -> dict[str, Any]:
-    """Return a status as a job master gives it."""
+    """Return a status like a job master's."""
     return {
         "name": "fake",
         "state": "running",
@@ -53,12 +53,13 @@ def status_of(**changes: Any) -> dict[str, Any]:
 
 
 def change_of(plan_id: int = 1, phase: str = "released", **changes: Any) -> dict[str, Any]:
-    """Return a change as a job master gives it, with all phases up to ``phase``."""
+    """Return a change like a job master's, with all phases up to ``phase``."""
     phases = ["queued", "proposed", "prepared", "lists-updated", "copied", "committed", "switched", "released"]
     reached = phases[: phases.index(phase) + 1] if phase in phases else ["queued", "aborted"]
     return {
         "plan_id": plan_id,
         "operation": "add-workers",
+        "asked_by": "user",
         "asked": 2,
         "names": ["worker-3", "worker-4"],
         "added": ["worker-3", "worker-4"],
@@ -76,7 +77,7 @@ def change_of(plan_id: int = 1, phase: str = "released", **changes: Any) -> dict
 
 
 class FakeMaster(JobMasterServicer):
-    """Answers as the test says, and remembers what it was asked."""
+    """A job master with scripted answers that records its requests."""
 
     def __init__(self) -> None:
         self.status = status_of()
@@ -84,7 +85,7 @@ class FakeMaster(JobMasterServicer):
         self.plans: list[dict[str, Any]] = []
         self.asked: list[tuple[str, Any]] = []
         self.refusal: EpsError | None = None
-        #: So many calls are dropped after they were taken in, as by a master that dies.
+        #: Number of calls that are processed but not answered, as by a master that dies.
         self.drop = 0
         self.on_kill: Callable[[], None] = lambda: None
         self.on_plan: Callable[[], None] = lambda: None
@@ -118,7 +119,7 @@ class FakeMaster(JobMasterServicer):
         return pb.ChangeReply(plan_id=request.plan_id)
 
     def GetPlan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
-        """Give the plans one after the other; the last one again and again."""
+        """Return the scripted plans in turn, then the last one repeatedly."""
         self.on_plan()
         if not self.plans:
             raise PlanError(f"there is no plan {request.plan_id}")
@@ -156,7 +157,7 @@ class FakeJob:
         self.master.on_kill = lambda: self.end("killed", "killed on request")
 
     def serve(self) -> None:
-        """Start the next master; it answers as the one before."""
+        """Start the next master, with the same answers."""
         self._server, address = serve(
             lambda server: add_JobMasterServicer_to_server(self.master, server), security=Security.of_job(self.dir.path)
         )
@@ -165,11 +166,11 @@ class FakeJob:
         write_json_atomic(self.dir.master_json, place, sync=False)
 
     def kill_master(self) -> None:
-        """End the master; the job goes on."""
+        """End the master; the job continues."""
         stop(self._server, 0)
 
     def end(self, state: str = "finished", reason: str = "", report: dict[str, Any] | None = None) -> None:
-        """Leave what a job leaves, and give the lock back."""
+        """Write the files of an ended job, and release its lock."""
         if report is not None:
             write_json_atomic(self.dir.report, report, sync=False)
         self.dir.master_json.unlink(missing_ok=True)
@@ -183,7 +184,7 @@ class FakeJob:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own."""
+    """A new EPS_HOME."""
     directory = tmp_path / "home"
     monkeypatch.setenv("EPS_HOME", str(directory))
     return directory
@@ -191,7 +192,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake(home: Path) -> Iterator[FakeJob]:
-    """A job that the test plays."""
+    """A job whose master is scripted by the test."""
     job = FakeJob(home)
     yield job
     job.close()

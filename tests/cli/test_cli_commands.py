@@ -32,6 +32,7 @@ from eps.job.client import Job
 from eps.job.display import summary_text
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
+from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.cli.conftest import FakeJob, change_of, status_of
 from tests.fakes.records import note_application, note_end, note_ended, note_settings
@@ -55,8 +56,8 @@ def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
     assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "fake: application_1_0001; follow it with: eps status fake"
-    places = f"its report will be {fake.dir.report}, its model {fake.dir.model}"
-    assert second == f"{places}: eps fetch fake brings them when it has ended"
+    places = f"its report to {fake.dir.report} and its model to {fake.dir.model}"
+    assert second == f"when it has ended, eps fetch fake downloads {places}"
     assert main(["status", "fake", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["application_id"] == "application_1_0001"
     fake.end()
@@ -78,6 +79,24 @@ def test_list_shows_running_and_ended_jobs(home: Path, fake: FakeJob, capsys: py
 def test_list_of_nothing_is_no_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "no jobs\n"
+
+
+def test_list_that_finds_nothing_says_what_it_looked_for(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "fakes"]) == main(["list", "--state", "failed"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["no job's name begins with 'fakes'; did you mean fake?", "no jobs that are failed"]
+    assert main(["list", "fakes", "--json"]) == 0 and json.loads(capsys.readouterr().out) == []
+    assert main(["list", "--state", "runing"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean running?\n")
+
+
+def test_list_shows_no_clock_that_is_older_than_the_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = FakeJob(home)
+    write_json_atomic(job.dir.status_json, status_of(clock=0, as_of_s=1.0))
+    job.end("killed")
+    job.close()
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[5] == "-"
 
 
 def test_change_prints_its_phases_and_ends_with_0(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,15 +148,15 @@ def test_change_of_a_job_that_starts_is_refused_at_once_with_what_that_waits_for
     fake.master.status = status_of(state="starting", reason=WAITS)
     assert main(["add-workers", "fake", "1", "--no-wait"]) == 3
     assert capsys.readouterr().err == (
-        f"eps: add-workers refused: job 'fake' does not train yet: it is starting: {WAITS}; without --no-wait it is "
-        "waited for\n"
+        f"eps: add-workers refused: job 'fake' does not train yet: it is starting: {WAITS}; without --no-wait the "
+        "command waits until it does\n"
     )
     assert not fake.master.asked
 
 
 def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     class Errors(io.StringIO):
-        """The job trains as soon as somebody is told that it does not."""
+        """A stream that lets the job train at the first message."""
 
         def write(self, text: str) -> int:
             fake.master.status = status_of()
@@ -148,7 +167,7 @@ def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monke
     fake.master.status = status_of(state="starting", reason=WAITS)
     fake.master.plans = [change_of()]
     assert main(["add-workers", "fake", "2"]) == 0
-    assert told.getvalue() == f"job 'fake' is waited for: it is starting: {WAITS}\n"
+    assert told.getvalue() == f"waiting for job 'fake': it is starting: {WAITS}\n"
 
 
 def test_dry_run_prints_the_moves(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,28 +193,33 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "nowhere.toml"], 2, "no such file"),
         (["run", "--data", "nowhere.svm"], 2, "no such file: data must be an existing file, hdfs://HOST:PORT/PATH or"),
         (["run", "--data", "sklearn:nothing", "--model", "softmax"], 2, "sklearn:nothing"),
-        (["run", "--model", "logistc", "--data", "x"], 2, "must be one of"),
+        (["run", "--model", "logistc", "--data", "x"], 2, "or path.py:Class; did you mean logistic?"),
+        (["run", "--optimizer", "adan"], 2, "--optimizer is 'adan', but must be one of sgd, momentum, adagrad, adam,"),
+        (["run", "--memory-mb=abc"], 2, "--memory-mb is 'abc', but must have a number from 1 on"),
+        (["run", "--member-timeout-s", "0"], 2, "--member-timeout-s is 0.0, but must be at least 1"),
+        (["run", "--data", "sklearn:digts"], 2, "did you mean digits?"),
+        (["run", "--data", "sklearn:iris", "--model", "softmax", "--test", "nowhere"], 2, "no such file: test must be"),
         (["run", "--model", "ridge", "--data", "x"], 2, "ridge needs l2"),
         (["run", "--folds", "3", "--data", "sklearn:iris", "--export", "m.npz"], 2, "gives 3 models"),
-        (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "cannot be detached"),
+        (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "omit --detach"),
         (["run", "--report", "/nowhere/r.json"], 2, "its folder /nowhere must exist"),
         (["run", "--export", "/nowhere/m.npz"], 2, "its folder /nowhere must exist"),
         (["run", "--model", "dnn", "--hidden", "a,b", "--data", "x"], 2, "hidden is 'a,b', but must be whole numbers"),
         (["run", "--model", "dnn", "--hidden", "0", "--data", "x"], 2, "hidden is '0'"),
-        (["run", "--model-options", "{x}", "--data", "x"], 2, "model_options is '{x}', but must be a JSON object"),
-        (["run", "--model-options", "3", "--data", "x"], 2, "model_options is '3', but must be a JSON object"),
+        (["run", "--model-options", "{x}", "--data", "x"], 2, "--model-options is '{x}', but must be a JSON object"),
+        (["run", "--model-options", "3", "--data", "x"], 2, "--model-options is '3', but must be a JSON object"),
         (["run", "--model-options", '{"rank": 8}', "--data", "x"], 2, "Logistic has no option rank"),
         (["run", "--at", "1:add-workers=0", "--data", "x"], 2, "a change must concern at least 1 member"),
         (["run", "--momentum", "0.5", "--data", "x"], 2, "momentum is given, but optimizer is 'adam'"),
         (
             ["run", "--image", "mine", "--data", "x"],
             2,
-            "image is 'mine', but only containers of docker have one: the job",
+            "image is 'mine', but only jobs on docker have an image: this one",
         ),
         (
             ["run", "--queue", "batch", "--lifetime", "60", "--data", "x"],
             2,
-            "lifetime is 60.0, but the job is on local: that (and queue) is for jobs on YARN only; add --on yarn, or",
+            "lifetime is 60.0, but the job is on local: this setting (and queue) is for jobs on YARN only; add --on",
         ),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
@@ -226,7 +250,7 @@ def test_cancel_and_kill_say_what_they_did(fake: FakeJob, capsys: pytest.Capture
     assert main(["kill", "fake"]) == 0
     assert main(["add-workers", "fake", "1"]) == 3
     assert capsys.readouterr().out.splitlines() == [
-        "plan 7 aborted", "fake: killed", "fake: has ended already (killed)",
+        "plan 7 aborted", "fake: killed", "fake: already ended (killed)",
     ]  # fmt: skip
 
 
@@ -236,7 +260,7 @@ def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
     fake.master.on_kill = lambda: fake.end("finished", "")
     for _ in range(2):
         assert main(["kill", "fake"]) == 0
-        assert capsys.readouterr().out == "fake: has ended already (finished)\n"
+        assert capsys.readouterr().out == "fake: already ended (finished)\n"
 
 
 def test_the_summary_is_there_where_results_cannot_be_delivered(
@@ -277,7 +301,7 @@ def test_a_submitted_job_brings_its_results_where_flags_and_its_file_say(
     (request,) = found
     assert (request.report, request.export) == (str(tmp_path / "a" / "r.json"), str(tmp_path / "m.npz"))
     assert request.detached and request.spec.on == "yarn"
-    assert f"its report will be {request.report}, its model {request.export}" in capsys.readouterr().out
+    assert f"its report to {request.report} and its model to {request.export}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["run", "--on", "yarn"], ["run", "--on", "yarn", "--detach"], ["submit"]])
@@ -304,8 +328,8 @@ def test_who_interrupts_a_submission_is_told_what_became_of_it(
     ("on", "flags", "told"),
     [
         ("yarn", [], "interrupted; nothing was submitted"),
-        ("docker", [], "interrupted while it was started; nothing of it goes on"),
-        ("local", ["--detach"], "interrupted while it was started; eps status a9a shows whether it goes on"),
+        ("docker", [], "interrupted while it was started; it does not run"),
+        ("local", ["--detach"], "interrupted while it was started; eps status a9a shows whether it runs"),
     ],
 )
 def test_who_interrupts_a_resumption_is_told_what_became_of_it(
@@ -348,14 +372,14 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
 def test_a_signal_ends_a_job_on_yarn_as_an_interrupt_does(
     fake: FakeJob, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """YARN does not know that the process of its client has ended."""
-    # Under nohup it would be ignored, as it is to be.
+    """YARN does not notice the exit of the client's process."""
+    # Under nohup, SIGHUP is ignored as intended.
     former = signal.signal(number, signal.SIG_DFL)
     request.addfinalizer(lambda: signal.signal(number, former))
 
     def watch(job: Job, **_: Any) -> Any:
         os.kill(os.getpid(), number)
-        # Another thread may get it first; Python handles it here all the same.
+        # Another thread may receive it; Python runs the handler here.
         threading.Event().wait(60.0)
         pytest.fail("it goes on")
 
@@ -375,7 +399,7 @@ def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_
     monkeypatch.setattr(Job, "watch", watch)
     monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
     assert main(["run", "--name", "fake", "--data", "sklearn:digits"]) == 1
-    why = f"its folder {fake.dir.path} was removed while it ran: nothing of it is left to go on with"
+    why = f"its folder {fake.dir.path} was removed while it ran: the job is lost and cannot be resumed"
     told = capsys.readouterr()
     assert told.out.endswith(f"fake: killed ({why})\n")
     assert told.err == f"eps: job 'fake' killed: {why}\n"
@@ -419,7 +443,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_what_shows_a_job_knows_of_yarn_only_what_to_advise() -> None:
-    """Each command that prints anything would wait for it, also where no job is on YARN."""
+    """The import would slow every command, also without jobs on YARN."""
     code = "import sys, eps.job.display\nprint([m for m in sys.modules if m.startswith('eps.cluster.yarn.')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "['eps.cluster.yarn.advice']"
@@ -479,16 +503,16 @@ def test_interrupted_wait_for_a_change_says_that_the_plan_goes_on(
     asked: list[None] = []
     fake.master.plans = [change_of(9, phase="queued")]
     fake.master.on_plan = interrupt
-    # Where the tests run in the background of a shell, interrupts are ignored.
+    # A shell ignores interrupts for background processes, such as these tests.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert main(["add-servers", "fake", "1"]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert capsys.readouterr().err == "\nplan 9 goes on; `eps cancel fake 9` aborts it\n"
+    assert capsys.readouterr().err == "\nplan 9 continues; `eps cancel fake 9` aborts it\n"
 
 
-@pytest.mark.parametrize(("command", "told"), [("list", ""), ("run", "eps: interrupted: nothing was begun\n")])
+@pytest.mark.parametrize(("command", "told"), [("list", ""), ("run", "eps: interrupted: nothing was started\n")])
 def test_interrupt_during_imports_ends_with_130_and_no_traceback(command: str, told: str) -> None:
     code = (
         "import sys\nfrom eps.cli import main\n"
@@ -508,7 +532,7 @@ def test_what_a_terminal_would_obey_is_shown_escaped() -> None:
 
 def test_help_explains_phases_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
-        (["add-workers"], "lists-updated (everyone knows their addresses)"),
+        (["add-workers"], "lists-updated (all members know their addresses)"),
         (["run"], "--data PATH"),
         (["run"], "--optimizer NAME"),
         (["run"], "--batch-size N|full"),
@@ -570,7 +594,7 @@ def test_an_option_that_resume_does_not_take_is_told_with_the_reason(capsys: pyt
     with pytest.raises(SystemExit):
         build_parser().parse_args(["resume", "a9a", "--van", "shm"])
     told = capsys.readouterr().err
-    assert told.startswith("eps: unknown flag --van: a job that goes on keeps the settings")
+    assert told.startswith("eps: unknown flag --van: a resumed job keeps the settings")
     assert "--workers, --servers" in told and "--python" in told
 
 
@@ -586,7 +610,7 @@ def test_a_job_that_failed_over_its_interpreter_is_told_to_go_on_with_another(
         assert f"eps resume job{advice}\n" in capsys.readouterr().out
     note_ended(directory, {"state": "failed", "reason": f"exited with code 127; {CHECK_IMAGE}"})
     assert main(["status", "job"]) == 0
-    assert "  when its image is mended, to go on with it, " in capsys.readouterr().out
+    assert "  after fixing its image, to continue it " in capsys.readouterr().out
 
     def resume(name: str, **settings: Any) -> None:
         raise ConfigError(f"{name} with {settings['python']}")

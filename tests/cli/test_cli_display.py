@@ -13,7 +13,9 @@ from eps.job.display import (
     ChangeNews,
     PlainDisplay,
     TerminalDisplay,
+    asked_text,
     bytes_text,
+    changes_table,
     list_text,
     number_text,
     plain_line,
@@ -80,9 +82,9 @@ def test_each_phase_of_a_change_is_told_once() -> None:
     assert news.lines([change_of(phase="prepared")]) == []
     (line,) = news.lines([change_of(phase="released")])
     assert line.startswith("plan 1 add-workers=2: lists-updated +10 ms, copied +10 ms, committed +10 ms")
-    assert line.endswith("| added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, slowdown 0")
+    assert line.endswith("| added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, delay 0")
     unsettled = ChangeNews().lines([change_of(phase="released", settled=False)])
-    assert unsettled[0].endswith("pause 1.2 ms, slowdown 0 so far"), "the next iteration is under way"
+    assert unsettled[0].endswith("pause 1.2 ms, delay 0 so far"), "the next iteration is under way"
 
 
 def test_phases_of_one_instant_are_told_in_their_order() -> None:
@@ -163,7 +165,7 @@ def test_what_a_change_waits_for_is_told_once_it_takes_long() -> None:
     assert "change add-workers=2 waits for 2 containers" in plain_line(status_of(plan=late))
     assert "plan 1 add-workers=2: queued, proposed" in status_text(status_of(plan=late))
     assert ", waits for 2 containers" in status_text(status_of(plan=late))
-    # Of what follows each phase says what it is about.
+    # Each later phase names its change.
     copying = {**change_of(phase="lists-updated"), "waits_for": "split 1 to be copied to worker-3", "waited_s": 9.0}
     assert "waits" not in progress_line(status_of(plan=copying))
 
@@ -190,12 +192,16 @@ def test_what_a_job_that_starts_waits_for_is_told_once_in_a_pipe_however_long_it
     assert waits.format(65) in status_text(starting) and waits.format(65) in progress_line(starting)
 
 
+def test_a_change_that_the_job_asks_for_itself_is_named_by_what_it_gives() -> None:
+    change = change_of(operation="follow", asked=1)
+    assert asked_text(change) == "followers" and "follow=1" not in changes_table([change])
+
+
 def test_status_says_which_loss_is_which() -> None:
     assert "train loss 0.2500, test accuracy 0.8750, test f1 0.5000, test loss 0.3000" in status_text(status_of())
 
 
 def test_list_is_a_table_of_jobs() -> None:
-    assert list_text([]) == "no jobs"
     heading, row = list_text([{**status_of(), "started_s": time.time() - 3 * 3600}]).splitlines()
     assert heading.split() == ["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]
     assert row.split() == ["fake", "running", "3", "h", "ago", "50/200", "0.2500", "accuracy", "0.8750", "2", "1"]
@@ -315,9 +321,9 @@ def test_lost_members_are_told_with_what_came_of_it() -> None:
     text = status_text(status)
 
     assert "lost server-1 (was ended by SIGKILL) at clock 255; others took over" in text
-    assert "lost server-2 (was ended by SIGKILL) at clock 255; back to clock 250" in text
-    assert "lost worker-1 (was ended by SIGKILL) before its first iteration; another was asked for" in text
-    assert "the job master was started again once" in text
+    assert "lost server-2 (was ended by SIGKILL) at clock 255; rolled back to clock 250" in text
+    assert "lost worker-1 (was ended by SIGKILL) before its first iteration; replacement requested" in text
+    assert "the job master restarted once" in text
 
 
 def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
@@ -335,12 +341,12 @@ def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
     further = {**later, "to_clock": 40, "unreadable": torn}
     for known in ([], [first], [first], [], [first, later], [first, further], [first, further]):
         display.show(status_of(went_back=known))
-    assert [line for line in stream.getvalue().splitlines() if "went back" in line] == [
-        "fake: went back from clock 27 to clock 0, its seed: its parameters were lost with "
+    assert [line for line in stream.getvalue().splitlines() if "rolled back" in line] == [
+        "fake: rolled back from clock 27 to clock 0, its seed: its parameters were lost with "
         f"server-1 ({away}), server-2 ({alone})",
-        "fake: went back from clock 60 to clock 50, a checkpoint: its parameters were lost with "
+        "fake: rolled back from clock 60 to clock 50, a checkpoint: its parameters were lost with "
         "server-3 (was ended by SIGKILL)",
-        "fake: went back from clock 60 to clock 40, a checkpoint: its parameters were lost with "
+        "fake: rolled back from clock 60 to clock 40, a checkpoint: its parameters were lost with "
         f"server-3 (was ended by SIGKILL); {torn}",
     ]
 
@@ -348,13 +354,13 @@ def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
 def test_a_checkpoint_that_could_not_be_read_is_told_though_nobody_was_lost() -> None:
     torn = "server-1 cannot read checkpoint 0001-00000020: a byte is wrong"
     back = {"clock": 20, "to_clock": 10, "seconds": 3.0, "lost": {}, "unreadable": torn}
-    stream, text = io.StringIO(), f"went back from clock 20 to clock 10, a checkpoint: {torn}"
+    stream, text = io.StringIO(), f"rolled back from clock 20 to clock 10, a checkpoint: {torn}"
     PlainDisplay(stream, now_s=lambda: 0.0).show(status_of(went_back=[back]))
     assert f"fake: {text}\n" in stream.getvalue()
     for status in (status_of(went_back=[back]), {**status_of(went_back=[back]), "state": "failed"}):
         assert f"\n  {text}" in status_text(status)
-    # What was lost says by itself that the job went back.
-    assert "went back" not in status_text(
+    # The line about the loss already reports the rollback.
+    assert "rolled back" not in status_text(
         status_of(went_back=[{**back, "lost": {"server-1": "ended"}, "unreadable": ""}])
     )
 
@@ -363,11 +369,11 @@ def test_nobody_is_said_to_have_taken_over_before_somebody_has() -> None:
     lost = {"name": "server-1", "reason": "ended", "clock": 43, "back_to_clock": None, "outcome": LossOutcome.OPEN}
     coming = {**lost, "name": "server-2", "outcome": LossOutcome.REPLACED}
     status = status_of(losses=[lost, coming])
-    assert "  lost server-1 (ended) at clock 43; nobody took over yet\n" in status_text(status)
-    assert "  lost server-2 (ended) at clock 43; another was asked for" in status_text(status)
+    assert "  lost server-1 (ended) at clock 43; not taken over yet\n" in status_text(status)
+    assert "  lost server-2 (ended) at clock 43; replacement requested" in status_text(status)
     failed = {**status, "state": "failed"}
     for text in (status_text(failed), summary_text(failed)):
-        assert "  lost server-1 (ended) at clock 43; nobody took over\n" in text
+        assert "  lost server-1 (ended) at clock 43; not taken over\n" in text
 
 
 def test_a_job_that_waits_for_who_takes_over_says_so() -> None:
@@ -395,23 +401,23 @@ def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_t
 
     text = status_text(status_of(members=members, plan=drain, evictions=counted))
 
-    assert "  worker-1 (container-0001) will be taken away in 12.3 s\n" in text
-    assert "  worker-2 (container-0002) was to be taken away 2.0 s ago\n" in text
+    assert "  worker-1 (container-0001) will be evicted in 12.3 s\n" in text
+    assert "  worker-2 (container-0002) was due for eviction 2.0 s ago\n" in text
     assert "container-0003" not in text
-    assert "  worker-4 (c-4) will be taken away in 5.0 s: it is preempted\n" in text
-    assert "  worker-5 (c-5) will be taken away in 5.0 s\n" in text
-    assert "plan 1 worker-1,server-1 will be taken away: drained before: queued, proposed" in text
+    assert "  worker-4 (c-4) will be evicted in 5.0 s: it is preempted\n" in text
+    assert "  worker-5 (c-5) will be evicted in 5.0 s\n" in text
+    assert "plan 1 drain worker-1,server-1 before eviction: queued, proposed" in text
     assert "6 announced: 3 drained in time, 1 lost, 2 still there; the longest drain took 1.2 s" in text
     assert "announced" not in status_text(status_of(evictions={**counted, "asked": 0}))
     reasons = [{"reason": reason} for reason in ("is preempted", "is on a node that leaves", TAKEN_AWAY)]
     told = status_text(status_of(evictions={**counted, "members": reasons}))
     assert "took 1.2 s; the latest is on a node that leaves" in told
-    assert "not asked for again" not in text
+    assert "not requested again" not in text
     given = {**counted, "given": {"worker": 2, "server": 1}}
-    assert "; 3 not asked for again yet, for others were to get that room" in status_text(status_of(evictions=given))
+    assert "; 3 not requested again yet: others need that capacity" in status_text(status_of(evictions=given))
     for state in ("exporting", "finished", "failed"):
-        assert "not asked for again" not in status_text(status_of(evictions=given, state=state))
-    assert "not asked for again" not in summary_text({"name": "a", "state": "finished", "clock": 9, "evictions": given})
+        assert "not requested again" not in status_text(status_of(evictions=given, state=state))
+    assert "not requested again" not in summary_text({"name": "a", "state": "finished", "clock": 9, "evictions": given})
 
 
 def test_status_of_a_job_on_yarn_says_by_which_name_yarn_knows_it() -> None:
@@ -435,4 +441,4 @@ def test_job_that_began_with_less_than_it_asked_for_says_so_until_it_has_the_res
 def test_what_the_job_asks_for_itself_says_what_for() -> None:
     text = status_text({**status_of(), "changes": [change_of(asked_by="job", purpose="size")]})
 
-    assert "plan 1 add-workers=2 to have the size that was asked for: " in text
+    assert "plan 1 add-workers=2 to reach the requested size: " in text

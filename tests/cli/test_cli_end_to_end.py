@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import eps
+from eps.cli import main
 from eps.storage.jobdir import JobDir, jobs_dir
 
 ROOT = Path(eps.__file__).parent.parent
@@ -42,7 +43,7 @@ def wait_until_ended(job: JobDir) -> None:
 
 @pytest.fixture
 def job(home: Path) -> Iterator[JobDir]:
-    """The job ``j`` of the test's home, which must have ended when the test ends."""
+    """The directory of the job ``j``, which must have ended at the end of the test."""
     found = JobDir(jobs_dir(home) / "j")
     yield found
     running = found.is_running()
@@ -52,7 +53,7 @@ def job(home: Path) -> Iterator[JobDir]:
 
 
 class Terminal:
-    """A process on a terminal of its own."""
+    """A process on its own pseudo-terminal."""
 
     def __init__(self, *words: str) -> None:
         self._master, slave = pty.openpty()
@@ -68,7 +69,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, text: str) -> None:
-        """Read what is shown until ``text`` comes."""
+        """Read the output until it contains ``text``."""
         end_s = time.monotonic() + DEADLINE_S
         while text not in self.seen:
             ready, _, _ = select.select([self._master], [], [], max(0.0, end_s - time.monotonic()))
@@ -76,7 +77,7 @@ class Terminal:
             try:
                 shown = os.read(self._master, 65536).decode("utf-8", "replace")
             except OSError:
-                # The terminal's other end is closed: the process has ended.
+                # The process has exited and closed its end of the terminal.
                 shown = ""
             assert shown, f"ended before {text!r} came: {self.seen[-2000:]}"
             self.seen += shown
@@ -131,22 +132,26 @@ def test_job_ends_with_the_command_that_runs_it(job: JobDir) -> None:
         terminal.close()
 
 
-def test_detached_job_is_found_resized_and_killed_by_name(job: JobDir) -> None:
+def test_detached_job_is_found_resized_and_killed_by_name(job: JobDir, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        return code, *capsys.readouterr()
+
     started = run_eps("run", "--name", "j", *IRIS, "--iterations", "1000000", "--detach")
     try:
         assert (started.returncode, started.stdout) == (
             0, "j: running; follow it with: eps status j, eps logs j --follow\n",
         )  # fmt: skip
-        assert run_eps("run", "--name", "j", *IRIS).returncode == 2
-        grown = run_eps("add-workers", "j", "2")
-        assert grown.returncode == 0 and "added worker-4, worker-5" in grown.stdout
-        refused = run_eps("remove-servers", "j", "3")
-        assert refused.returncode == 3 and "must keep at least one" in refused.stderr
-        members = json.loads(run_eps("status", "j", "--json").stdout)["members"]
+        assert said("run", "--name", "j", *IRIS)[0] == 2
+        code, out, _ = said("add-workers", "j", "2")
+        assert code == 0 and "added worker-4, worker-5" in out
+        code, _, err = said("remove-servers", "j", "3")
+        assert code == 3 and "must keep at least one" in err
+        members = json.loads(said("status", "j", "--json")[1])["members"]
         assert sum(len(m["holds"]) for m in members if m["role"] == "worker") == 12
         ways = [m["ways"] for m in members if m["role"] == "worker"]
         assert all({"server-1", "server-2"} <= set(way) and set(way.values()) == {"shm"} for way in ways), ways
-        assert "W[worker-4]" in run_eps("logs", "j", "worker-4").stdout
+        assert "W[worker-4]" in said("logs", "j", "worker-4")[1]
     finally:
         killed = run_eps("kill", "j")
     assert (killed.returncode, killed.stdout) == (0, "j: killed\n")

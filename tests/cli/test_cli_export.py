@@ -26,7 +26,9 @@ ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n
 def runtime_of(folder: Path, **settings: Any) -> Runtime:
     data = folder / "train.svm"
     data.write_text(ROWS)
-    spec = JobSpec(**{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings})
+    spec = JobSpec().with_settings(
+        **{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings}
+    )
     dataset = prepare(data_settings(spec), folder / "dataset")
     shape = DataShape(
         dataset.num_features, len(dataset.classes) or 1, dataset.split_rows, dataset.is_sparse, 0,
@@ -146,6 +148,15 @@ def test_rows_are_normalised_as_those_trained_on(tmp_path: Path) -> None:
     np.testing.assert_allclose(predict(path, str(new)).scores, [0.8 * 1.5 + 0.25, -1.5 + 0.25], rtol=1e-6)
 
 
+def test_metrics_of_a_regression_are_in_the_units_of_its_training(tmp_path: Path) -> None:
+    """So they are those of the job's report on the same rows."""
+    path, _ = written(tmp_path, WEIGHTS, model="linear", target_scale=4.0)
+    found = predict(path, str(tmp_path / "train.svm"))
+    labels = np.array([float(line.split()[0]) for line in ROWS.splitlines()])
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((found.scores - labels / 4) ** 2)))
+    assert found.values == [pytest.approx(4 * score) for score in found.scores.tolist()]
+
+
 def test_regression_predicts_values(tmp_path: Path) -> None:
     path, _ = written(tmp_path, WEIGHTS, model="linear")
     model = read_model(path)
@@ -160,20 +171,20 @@ def test_regression_predicts_values(tmp_path: Path) -> None:
 def test_file_that_is_no_export_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.npz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="not a model exported by EPS") as raised:
+    with pytest.raises(DataError, match="not a model") as raised:
         read_model(path)
     assert "pickle" not in str(raised.value), "nobody is told how to run what is in it"
 
 
 def test_archive_without_a_description_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", weights=np.zeros(3, np.float32))
-    with pytest.raises(DataError, match="not a model exported by EPS"):
+    with pytest.raises(DataError, match="not a model"):
         read_model(tmp_path / "x.npz")
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", __meta__=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(DataError, match="not a model exported by EPS"):
+    with pytest.raises(DataError, match="not a model"):
         read_model(tmp_path / "x.npz")
 
 

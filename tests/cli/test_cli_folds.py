@@ -70,6 +70,6 @@ def test_fold_that_fails_ends_the_rest() -> None:
         trained.append(request.name)
         return report_of(request.name, 0.5, state="failed", reason="diverged")
 
-    with pytest.raises(TrainingError, match="cv-fold-0 failed: diverged"):
+    with pytest.raises(TrainingError, match=r"cv-fold-0 .*: diverged"):
         run_folds(request_of(), train)
     assert trained == ["cv-fold-0"]

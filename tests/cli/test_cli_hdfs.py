@@ -39,7 +39,7 @@ def remote(hdfs: FakeHdfs) -> RemotePath:
 
 
 def request_for(remote: RemotePath, name: str = "job", **rest: object) -> RunRequest:
-    spec = JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=str(remote / "checkpoints"))
+    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir=str(remote / "checkpoints"))
     return RunRequest.of_spec(spec, name, **rest)
 
 
@@ -48,16 +48,15 @@ def test_results_that_cannot_be_written_are_refused_before_training(hdfs: FakeHd
     check_results(RunRequest(JobSpec(), export=str(remote / "folder/model.npz"), report=str(remote / "folder/file")))
     with pytest.raises(
         ConfigError,
-        match=r"export is webhdfs://.*/none/m, but its folder webhdfs://.*/none must exist: "
-        r"hdfs dfs -mkdir -p webhdfs://.*/none makes it",
+        match=r"/none must exist: .*mkdir",
     ):
         check_results(RunRequest(JobSpec(), export=str(remote / "none/m")))
-    with pytest.raises(ConfigError, match=r"report is .*/folder, but must be a file"):
+    with pytest.raises(ConfigError, match=r"/folder, .* be a file"):
         check_results(RunRequest(JobSpec(), report=str(remote / "folder")))
 
 
 def with_results(folder: Path) -> JobDir:
-    """Return the directory of a job that has left its results there."""
+    """Return the directory of an ended job with results."""
     job = JobDir(folder / "job")
     job.path.mkdir()
     job.model.write_bytes(b"model")
@@ -78,7 +77,7 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
             raise KeyboardInterrupt
 
     request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
-    with pytest.raises(KeyboardInterrupt) as raised, interrupt.heeding(interrupt_it):
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt.stopped_by(interrupt_it):
         deliver_results(job, request)
     assert (tmp_path / "r.json").read_bytes() == b"{}"
     assert raised.value.__notes__ == [
@@ -99,7 +98,7 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
         job.job_json.write_text("{")
 
     with pytest.raises(StorageError) as raised:
-        # What is told is why they could not be brought, whatever becomes of the job's directory meanwhile.
+        # The message names the failed delivery, also if the job's directory vanishes meanwhile.
         deliver_results(job, request, damage)
     job.job_json.unlink()
     note_end(job, "finished")
@@ -110,14 +109,14 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
     assert told.endswith(f"what it was to hold is {job.report}; {job.model} was to become {remote}models/m.npz")
 
     hdfs.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva", left=9)
-    with pytest.raises(StorageError, match=r"'job' finished, but its model could not be brought: .*m\.npz: .*denied"):
+    with pytest.raises(StorageError, match=r"'job' .*m\.npz: .*denied"):
         deliver_results(job, dataclasses.replace(request, report=""))
 
 
 def test_a_result_that_is_written_to_hdfs_is_told_of_before_hdfs_is_asked(
     hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
-    """A NameNode that takes connections and is silent would else hold up the command without a word."""
+    """Otherwise a silent NameNode would delay the command without a message."""
     job = with_results(tmp_path)
     hdfs.make_folders("/models", "755")
     told: list[tuple[str, int]] = []
@@ -203,15 +202,15 @@ def test_a_result_is_copied_readable_for_everybody(hdfs: FakeHdfs, remote: Remot
     node = hdfs.nodes["/m.npz"]
     assert (node.content, node.mode) == (b"content", "644")
     hdfs.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
-    with pytest.raises(StorageError, match=r"/m\.npz: .*Permission denied.*; what it was to hold is .*model\.npz"):
+    with pytest.raises(StorageError, match=r"/m\.npz: .*model\.npz"):
         copy_result(tmp_path / "model.npz", remote / "m.npz", "missing")
 
 
 def test_a_model_on_hdfs_that_is_none_is_told(hdfs: FakeHdfs, remote: RemotePath) -> None:
     write_public(remote / "x.npz", b"no model")
-    with pytest.raises(DataError, match=r"/x\.npz: not a model exported by EPS"):
+    with pytest.raises(DataError, match=r"/x\.npz: not a model"):
         read_model(remote / "x.npz")
-    with pytest.raises(DataError, match=r"/y\.npz: cannot be read: no such file"):
+    with pytest.raises(DataError, match=r"/y\.npz: .*no such"):
         read_model(remote / "y.npz")
 
 
@@ -246,13 +245,13 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
     monkeypatch.chdir(tmp_path / "empty")
     known = f"checkpoint_dir: {place!r} is on no file system that EPS supports: expected a local path, or hdfs://, webhdfs://"
     for spec in (
-        JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=place),
+        JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir=place),
         in_file(tmp_path / "job.toml", place),
     ):
         with pytest.raises(ConfigError) as raised:
             prepare_job(RunRequest.of_spec(spec, "job"))
         assert str(raised.value).startswith(known)
-    with pytest.raises(ConfigError, match="is on no file system that EPS supports"):
+    with pytest.raises(ConfigError, match="no file system"):
         check_results(RunRequest(JobSpec(), export=place))
     assert list(Path.cwd().iterdir()) == [] and not (home / "jobs" / "job").exists()
 
@@ -266,7 +265,7 @@ def in_file(path: Path, place: str) -> JobSpec:
 def test_a_folder_is_taken_once(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     for folder in (remote / "c/job", tmp_path / "c" / "job"):
         claim(folder, "one:/jobs/job")
-        with pytest.raises(JobExistsError, match=r"checkpoint_dir: .*/c/job belongs to job one:/jobs/job: choose"):
+        with pytest.raises(JobExistsError, match="belongs to job one:"):
             claim(folder, "two:/jobs/job")
         write_public(folder / "left", b"")
         claim(folder, "one:/jobs/job")
@@ -283,12 +282,15 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     first = prepare_job(request_for(remote))
     first.lock.close()
     place = first.runtime.checkpoints
-    assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
+    assert (
+        str(place) == f"{remote}checkpoints/job"
+        and first.runtime.spec.checkpoints.checkpoint_dir == f"{remote}checkpoints"
+    )
     hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
-    with pytest.raises(JobExistsError, match=r"'job' stopped before its end: continue it"):
+    with pytest.raises(JobExistsError, match="'job' stopped"):
         prepare_job(request_for(remote))
     assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
-    # While HDFS is away nobody can tell whose a folder is.
+    # While HDFS is unreachable, the owner of a folder is unknown.
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
     hdfs.fault("LISTSTATUS", "error", name="SafeModeException", message="in safe mode", left=3)
     with pytest.raises(StorageError, match="safe mode"):
@@ -297,7 +299,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     hdfs.faults.clear()
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EPS_HOME", str(tmp_path / "other"))
-        with pytest.raises(JobExistsError, match=r"belongs to job .*/jobs/job: choose another name"):
+        with pytest.raises(JobExistsError, match=r"belongs to job .*/job:"):
             prepare_job(request_for(remote, anew=True))
     prepare_job(request_for(remote, anew=True)).lock.close()
     assert f"{place.path}/0001-00000040/manifest.json" not in hdfs.nodes
@@ -305,7 +307,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
 
 @pytest.fixture
 def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Go on as a machine of some name with a home of its own."""
+    """Pretend to be another machine with its own EPS_HOME."""
 
     def go_on(hostname: str, home: str) -> None:
         monkeypatch.setattr("eps.storage.claims.socket.gethostname", lambda: hostname)
@@ -333,8 +335,8 @@ def test_jobs_without_a_name_of_several_machines_share_no_folder(
     assert found == ["softmax-1", "softmax-2", "softmax-3", "softmax-4"]
     owners = [hdfs.nodes[f"/home/checkpoints/{name}/{OWNER}"].content.partition(b":")[0] for name in found]
     assert owners == [b"laptop", b"edge", b"laptop", b"edge"]
-    # A name that somebody gives is meant.
-    with pytest.raises(JobExistsError, match="softmax-1 belongs to job laptop:"):
+    # An explicit name is used as it is.
+    with pytest.raises(JobExistsError, match=r"softmax-1 .* job laptop"):
         prepared_in(place, "softmax-1")
 
 
@@ -358,7 +360,7 @@ def test_a_machine_that_is_called_otherwise_has_its_folders_still(
     on_machine("after", "home")
     prepared_in(place, "job", anew=True)
     assert hdfs.nodes[owner].content.startswith(b"after:")
-    # Another one's by now, or never of the job that had the name.
+    # The folder belongs to another job now, or never belonged to the job of that name.
     hdfs.put(owner, b"elsewhere:/jobs/job\n")
     hdfs.put(f"/home/checkpoints/other/{OWNER}", b"before:/jobs/other\n")
     for name in ("job", "other"):
@@ -369,7 +371,7 @@ def test_a_machine_that_is_called_otherwise_has_its_folders_still(
 
 def test_a_place_is_the_same_in_every_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir="here")
+    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir="here")
     prepared = prepare_job(RunRequest.of_spec(spec, "job"))
     prepared.lock.close()
     assert prepared.runtime.checkpoints == tmp_path / "here" / "job"

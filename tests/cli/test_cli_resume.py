@@ -1,4 +1,4 @@
-"""``eps resume``: what it looks for first, and what it does without."""
+"""``eps resume``: the order of its checks, and the damaged files that it tolerates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import keep_places
 from eps.storage.jobdir import JobDir, KeepReason, create_job_dir, keep_reason
-from tests.cli.conftest import FakeJob
+from tests.cli.conftest import FakeJob, change_of
 from tests.fakes.records import note_end
 
 
@@ -59,7 +59,7 @@ def test_a_job_does_not_go_on_where_it_cannot_be_noted_where_its_results_go(
         raise StorageError(f"{job.job_json}: cannot be written: No space left on device")
 
     def resume(name: str, on_begin: Callable[[str, Sequence[str]], None], **_: Any) -> Job:
-        """Be about to begin, with a disk that has become full."""
+        """Call ``on_begin`` on a full disk."""
         monkeypatch.setattr(JobDir, "note", full)
         on_begin("goes on", ())
         begun.append(name)
@@ -141,3 +141,23 @@ def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(
     assert main(["resume", "a9a"]) == EXIT_FAILED
     assert f"{stopped.job_json}: is damaged, or was changed by hand" in capsys.readouterr().err
     assert keep_reason(stopped) is KeepReason.UNREADABLE
+
+
+def test_status_after_a_resume_has_the_changes_and_checkpoints_of_the_runs_before(
+    stopped: JobDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {"complete": 3, "skipped": 0, "failed": 1, "latest_clock": 30, "size_bytes": 1000, "seconds": 0.5}
+    for run in (1, 2):
+        report = {"name": "a9a", "state": "killed", "clock": 35, "changes": [change_of(run)], "checkpoints": figures}
+        note_end(stopped, "killed", "interrupted", report=report)
+        prepare_resume("a9a").prepared.lock.close()
+        # Its processes have begun.
+        stopped.begin()
+    note_end(stopped, "killed", "interrupted", report={"clock": 36, "changes": [change_of(1)]})
+    found = Job.find("a9a").status()
+    assert [change["plan_id"] for change in found["earlier"]["changes"]] == [1, 2] and len(found["changes"]) == 1
+    assert (found["earlier"]["checkpoints"]["complete"], found["checkpoints"]) == (6, {}), "this run has taken none"
+    assert main(["status", "a9a"]) == EXIT_OK
+    told = capsys.readouterr().out
+    assert "checkpoints: 6 complete, 0 skipped, 2 failed, latest of clock 30" in told
+    assert told.index("changes before the job was resumed:") < told.index("  changes:")

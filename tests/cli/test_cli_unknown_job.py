@@ -1,4 +1,4 @@
-"""What is said of a job that this machine knows nothing of: its application may run all the same."""
+"""Errors about a job that this machine does not know; its application may run nevertheless."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_job_whose_folder_was_removed_is_told_by_its_application(
     assert "no job 'a9a' in" in told and f"YARN has {APP} (of ada, running) of that name" in told
     assert f"To end it: yarn application -kill {APP}." in told and f"{APP}1" not in told
     (theirs,) = re.findall(r"Its files on HDFS \('\.eps/jobs/(\S+)' \.eps/checkpoints/a9a\) stay; .*--staging", told)
-    # A command for a shell takes nothing of a job that runs beside it, such as the next without a name.
+    # The command in the message must not match other jobs.
     assert [fnmatchcase(staged_name(name, APP), theirs) for name in ("a9a", "a9a-2", "a9a-2-b")] == [True, False, False]
     ((method, path, query, _),) = cluster.asked
     assert (method, path) == ("GET", "apps") and "RUNNING" in query and "FINISHED" not in query

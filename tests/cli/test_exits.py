@@ -34,7 +34,7 @@ RUN = ["run", "--quiet", "--model", "softmax"]
 
 @pytest.fixture
 def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address at which nobody listens, and nobody begins to."""
+    """An address on which no process listens, now or later."""
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     with socket.socket() as held:
@@ -103,7 +103,7 @@ def test_a_token_that_hdfs_refuses_is_told_like_one_that_is_none(
             fake.faults.clear()
         monkeypatch.setenv("EPS_HDFS_TOKEN", "none")
         assert main(command) == EXIT_BAD_INPUT
-        assert "gives no token of Hadoop's" in capsys.readouterr().err
+        assert "expected a Hadoop delegation token" in capsys.readouterr().err
 
 
 def test_who_answers_in_the_place_of_hdfs_is_as_good_as_nobody(

@@ -11,7 +11,7 @@ from eps.system import interrupt
 
 
 class Finalised:
-    """What an interrupt meets at the wrong moment."""
+    """An object whose finaliser gets the interrupt."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -21,7 +21,7 @@ class Finalised:
 def test_one_that_is_lost_in_a_finaliser_is_raised_at_the_next_look() -> None:
     with interrupt.noted():
         found = Finalised()
-        # Python says "Exception ignored", and goes on.
+        # Python prints "Exception ignored" and continues.
         del found
         with pytest.raises(KeyboardInterrupt):
             interrupt.check()
@@ -32,7 +32,7 @@ def test_one_is_raised_at_once_where_it_can_be() -> None:
     with pytest.raises(KeyboardInterrupt), interrupt.noted():
         signal.raise_signal(signal.SIGINT)
     with interrupt.noted():
-        # That was another command's.
+        # That interrupt belonged to another command.
         interrupt.check()
 
 
@@ -75,10 +75,10 @@ def test_who_looks_for_others_does_so_on_its_own_thread_and_while_that_lasts() -
     def look() -> None:
         looks.append(threading.current_thread().name)
 
-    with interrupt.heeding(look):
-        thread = threading.Thread(target=interrupt.heed)
+    with interrupt.stopped_by(look):
+        thread = threading.Thread(target=interrupt.raise_if_stopped)
         thread.start()
         thread.join()
-        interrupt.heed()
-    interrupt.heed()
+        interrupt.raise_if_stopped()
+    interrupt.raise_if_stopped()
     assert looks == [threading.current_thread().name]

@@ -1,4 +1,4 @@
-"""Which jobs there are, where there are many, and which of those that ended are kept."""
+"""``eps list`` and ``eps prune`` with many jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made(name: str, state: str, hours_ago: float, application: dict[str, str] | 
 
 @pytest.fixture
 def jobs(home: Path) -> list[str]:
-    """Jobs of two sweeps and one of a person, the newest first."""
+    """Jobs of two sweeps and one other job, the newest first."""
     for name, state, hours_ago in (
         ("mine", "finished", 1.0),
         ("sweep-b-trial-2", "failed", 2.0),
@@ -75,7 +75,7 @@ def test_jobs_are_listed_newest_first_and_can_be_chosen(jobs: list[str], capsys:
     assert "STARTED" in heading and row.split()[:5] == ["sweep-b-trial-2", "failed", "2", "h", "ago"]
     assert more == "and 2 older ones"
     assert main(["list", "--state", "gone"]) == 2
-    assert "state is 'gone', but must be of running, ended," in capsys.readouterr().err
+    assert "state is 'gone', but must be one of running, ended," in capsys.readouterr().err
 
 
 def test_only_the_jobs_that_are_shown_are_looked_into(
@@ -116,7 +116,10 @@ def test_what_is_needed_still_is_kept_and_told(
     assert main(["prune", "--all"]) == 0
     told = capsys.readouterr()
     assert "new is kept: ended less than 1m ago (--older-than)" in told.err
-    assert "sweep-b-trial-2 and 2 others are kept: stopped before the end and can be resumed (--resumable" in told.err
+    assert (
+        "sweep-b-trial-2 and 2 others are kept: stopped before the end and can be resumed (to remove: --resumable"
+        in told.err
+    )
     assert told.out.splitlines()[-1].endswith("; 4 kept")
     assert there() == {"fake", "new", "sweep-a-trial-1", "sweep-b-trial-1", "sweep-b-trial-2"}
     assert main(["prune", "--all", "--older-than", "0s", "--resumable", "--state", "ended,running"]) == 0
@@ -129,7 +132,7 @@ def test_what_is_needed_still_is_kept_and_told(
 
 def test_names_and_all_are_not_for_the_same_command(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "sweep-b-", "--all", "--older-than", "0s"]) == 2
-    told = "eps: all is for jobs of any name, and 'sweep-b-' for some: give one of them\n"
+    told = "eps: --all and the prefix 'sweep-b-' exclude each other: give one of them\n"
     assert capsys.readouterr().err == told and there() == set(jobs)
 
 
@@ -151,9 +154,9 @@ def test_a_reason_is_told_once_and_a_directory_that_cannot_be_removed_is_a_failu
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "nothing says which jobs: give what their names begin with, or --all"),
+        ([], "prune needs a prefix of the jobs' names, or --all"),
         (["a", "--older-than", "soon"], "older-than is 'soon', but must be a whole number and s, m, h or d"),
-        (["a", "--state", "old"], "state is 'old', but must be of running, ended"),
+        (["a", "--state", "old"], "state is 'old', but must be one of running, ended"),
     ],
 )
 def test_what_is_no_choice_is_refused(
@@ -222,8 +225,8 @@ def test_a_job_whose_files_are_damaged_is_kept_unless_such_ones_are_meant(
     made("over", "finished", 1.0)
     assert main(["prune", "--all"]) == 0
     told = capsys.readouterr().err
-    assert "one is kept: what it may have on a cluster, and whether it runs there, cannot be found: " in told
-    assert "(--state unreadable removes such ones, too)" in told and there() == {"one", "two"}
+    assert "one is kept: a damaged record does not say whether it runs or has files on a cluster: " in told
+    assert "(to remove: --state unreadable)" in told and there() == {"one", "two"}
     assert main(["prune", "one", "--state", "unreadable"]) == 0
     assert there() == {"two"}
     assert main(["prune", "--all", "--resumable"]) == 0
@@ -240,9 +243,15 @@ ALL = Wanted("1m", 60.0, resumable=True, unreadable=True)
         ("finished", 59.0, Keep(), ALL, "ended less than 1m ago (--older-than)"),
         ("finished", 60.0, Keep(), Wanted("1m", 60.0), ""),
         ("killed", 60.0, Keep(always="may run"), ALL, "may run"),
-        ("killed", 60.0, Keep(mostly="worth it"), Wanted("1m", 60.0, unreadable=True), "worth it (--resumable "),
+        (
+            "killed",
+            60.0,
+            Keep(mostly="worth it"),
+            Wanted("1m", 60.0, unreadable=True),
+            "worth it (to remove: --resumable",
+        ),
         ("killed", 60.0, Keep(mostly="worth it"), Wanted("1m", 60.0, resumable=True), ""),
-        ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0), "damaged (--state unreadable "),
+        ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0), "damaged (to remove: --state unreadable"),
         ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0, unreadable=True), ""),
         ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0, resumable=True), ""),
     ],

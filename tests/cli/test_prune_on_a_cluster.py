@@ -27,7 +27,7 @@ pytest.importorskip("requests")
 
 @pytest.fixture
 def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    # Whoever prunes need not have the cluster's configuration in the environment.
+    # eps prune works without HADOOP_CONF_DIR.
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
     with FakeHdfs() as found:
@@ -46,7 +46,7 @@ def rm(tmp_path: Path) -> Iterator[FakeResourceManager]:
 
 
 def aged(job: JobDir) -> None:
-    """Have a directory be one that nothing has come to for an hour."""
+    """Make a directory look unchanged for an hour."""
     at_s = time.time() - 3600.0
     os.utime(job.path, (at_s, at_s))
 
@@ -90,7 +90,7 @@ def test_checkpoints_go_with_jobs_that_nobody_is_to_go_on_with(
     capsys.readouterr()
     assert main(["prune", "--all"]) == 0
     told = capsys.readouterr()
-    assert told.err.count("stopped is kept: stopped before the end and can be resumed (--resumable removes") == 1
+    assert told.err.count("stopped is kept: stopped before the end and can be resumed (to remove: --resumable)") == 1
     assert told.out.splitlines()[-1].startswith("3 jobs removed, ")
     assert checkpoints(hdfs) == ["mine", "stopped", "taken"] and [job.name for job in list_jobs()] == ["stopped"]
     assert main(["prune", "--all", "--resumable"]) == 0
@@ -118,7 +118,7 @@ def test_a_cluster_that_cannot_be_reached_has_the_exit_code_that_it_has_of_every
     assert main(["prune", "--all", "--resumable"]) == 4
     assert capsys.readouterr().err.count("retried for 0 s") == 2
     hdfs.faults.clear()
-    # Where something else hinders one of them, another try would not do.
+    # If one fails for another reason, a retry would not help.
     hdfs.fault("DELETE", "error", name="AccessControlException", message="Permission denied: user=eva")
     hdfs.fault("DELETE", "error", **away, left=-1)
     for job in list_jobs():
@@ -147,13 +147,13 @@ def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
 def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
     jobs: list[str], hdfs: FakeHdfs, rm: FakeResourceManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its application may run, and would lose its checkpoints."""
+    """Its application may run and would lose its checkpoints."""
     (job,) = (job for job in list_jobs() if job.name == "stopped")
     note_end(job, "failed", "forgotten", is_lost=True)
     aged(job)
     why = "stopped before the end and can be resumed"
     assert main(["prune", "stopped"]) == 0
-    assert capsys.readouterr().err == f"stopped is kept: {why} (--resumable removes such ones, too)\n" and not rm.asked
+    assert capsys.readouterr().err == f"stopped is kept: {why} (to remove: --resumable)\n" and not rm.asked
     away = {"RemoteException": {"message": "it is not well"}}
     for answer in ((500, away), (200, {"app": {"id": "application_1_0001", "state": "RUNNING"}})):
         rm.answers["GET apps/application_1_0001"] = answer
@@ -179,13 +179,13 @@ def test_a_job_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_su
     aged(job)
     assert main(["prune", "done"]) == 0
     told = capsys.readouterr().err
-    what = f"what it may have on a cluster, and whether it runs there, cannot be found: {job.job_json}: is not JSON"
+    what = f"a damaged record does not say whether it runs or has files on a cluster: {job.job_json}: is not JSON"
     assert told.startswith(f"done is kept: {what}")
-    assert told.endswith("(--state unreadable removes such ones, too)\n") and checkpoints(hdfs) == jobs
+    assert told.endswith("(to remove: --state unreadable)\n") and checkpoints(hdfs) == jobs
     assert main(["prune", "done", *option]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert rows[1].split()[:2] == ["done", "unreadable"] and rows[-1].startswith("1 job removed, ")
-    assert f"{job.job_json}: is not JSON" in caplog.text and "stays there" in caplog.text
+    assert f"{job.job_json}: is not JSON" in caplog.text and "stay there" in caplog.text
     assert checkpoints(hdfs) == jobs
     assert [each.name for each in list_jobs()] == ["mine", "stopped", "taken"]
 
@@ -202,7 +202,7 @@ def test_a_job_that_may_run_on_the_cluster_is_kept(
 
 # ---- sweeps on YARN
 
-#: What a sweep leaves on the cluster.
+#: Files of a sweep on the cluster.
 REPORT_FILE = report_file("sweep")
 
 
@@ -232,7 +232,7 @@ class Sweeps:
         return sweep
 
     def on_cluster(self) -> list[str]:
-        """Return the sweeps that have something there."""
+        """Return the sweeps that have files on the cluster."""
         return sorted({path.split("/")[3] for path in self._hdfs.nodes if path.startswith("/eps/sweeps/")})
 
 
@@ -307,9 +307,10 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         assert rows == [] and last.endswith("; 5 kept") and "apps/application_1_b1" not in asked
         assert "sweeps/b1 and 1 other are kept: running\n" in told
         assert "sweeps/b5 is kept: ended less than 1m ago" in told
-        where = "sweeps/b3 is kept: what it has left was not fetched from webhdfs://"
-        assert where in told and "/eps/sweeps/b3: hscheduler sweep --resume b3 does (--resumable removes" in told
-        assert "sweeps/b4 is kept: YARN does not know application_1_b4 any more, which may run (--resumable" in told
+        where = "sweeps/b3 is kept: its results in webhdfs://"
+        assert where in told and "/eps/sweeps/b3 were not downloaded: hscheduler sweep --resume b3 downloads" in told
+        assert "sweeps/b4 is kept: YARN no longer knows application_1_b4, which may still run (to remove: " in told
+        assert told.count("(to remove: --resumable)") == 2
         everybody = ["b1", "b2", "b3", "b4", "b5"]
         assert there() == everybody and sweeps.on_cluster() == everybody[:-1]
         _, _, told = pruned(capsys, "--all", "--state", "running", "--resumable")
@@ -333,7 +334,7 @@ def test_a_sweep_of_which_nobody_knows_how_it_is_stays_and_is_an_error(
     else:
         (tmp_path / "yarn-site.xml").unlink()
     assert main(["prune", "--all", "--resumable"]) == (4 if away == "yarn" else 1)
-    why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "holds no configuration of Hadoop"}
+    why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "has no Hadoop configuration"}
     assert "sweeps/c1 is kept: " in (told := capsys.readouterr().err) and why[away] in told
     assert there() == ["c1"] and sweeps.on_cluster() == ["c1"]
 
@@ -346,7 +347,7 @@ def test_a_sweep_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_
     sweep.job_json.write_text("{")
     aged(sweep)
     rows, _, told = pruned(capsys, "--all")
-    what = f"what it may have on a cluster, and whether it runs there, cannot be found: {sweep.job_json}: is not JSON"
+    what = f"a damaged record does not say whether it runs or has files on a cluster: {sweep.job_json}: is not JSON"
     assert rows == [] and told.startswith(f"sweeps/e1 is kept: {what}") and there() == ["e1"]
     rows, _, _ = pruned(capsys, "--all", *option)
     assert rows == [["sweeps/e1", "unreadable"]] and there() == [] and sweeps.on_cluster() == ["e1"]

@@ -11,8 +11,8 @@ from eps.job.yarn.submit import start as start
 from eps.spec.file import RunRequest
 from eps.storage.jobdir import JobDir
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import FakeYarnClient
 
 ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
 
@@ -36,8 +36,8 @@ def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
 
 
 @pytest.fixture
-def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    found = Cluster(JobDir(tmp_path / "home" / "jobs" / "a9a"))
+def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeYarnClient:
+    found = FakeYarnClient(directory=JobDir(tmp_path / "home" / "jobs" / "a9a"))
     monkeypatch.setattr("eps.job.yarn.submit.YarnClient", lambda conf: found)
     return found
 

@@ -72,7 +72,7 @@ def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
             assert manager.wait(DEADLINE_S)
         config = engine.of("c-1").config
         manager.close()
-    assert config["Image"] == IMAGE == JobSpec().image
+    assert config["Image"] == IMAGE == JobSpec().docker.image
     mounts = {each["Source"]: each["ReadOnly"] for each in config["HostConfig"]["Mounts"]}
     runtime, directory = prepared.runtime, prepared.directory
     assert mounts == {str(runtime.dataset_dir): True, str(tmp_path / "conf"): True, str(directory.path): False}
@@ -82,12 +82,12 @@ def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
 def test_what_cannot_be_had_is_refused_before_there_is_a_job(
     engine: FakeDockerEngine, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_backend(JobSpec(**settings))
-    check_backend(JobSpec(on="local", image="none"))
+    check_backend(JobSpec().with_settings(**settings))
+    check_backend(JobSpec().with_settings(on="local", image="none"))
     with pytest.raises(ConfigError, match="image is 'none', but the Docker engine has no such image"):
         Job.start(**settings, image="none")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
-    with no_engine(), pytest.raises(ResourceAwayError, match=r"nowhere\.sock does not answer"):
+    with no_engine(), pytest.raises(ResourceAwayError, match=r"nowhere\.sock"):
         Job.start(**settings)
     assert not (tmp_path / "home" / "jobs").exists()
 
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_be_had_any_more_is_not_resumed(
     prepared.lock.close()
     before = prepared.directory.job_json.read_bytes()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
-    with no_engine(), pytest.raises(ResourceError, match=r"nowhere\.sock does not answer"):
+    with no_engine(), pytest.raises(ResourceError, match=r"nowhere\.sock"):
         Job.resume("stopped")
     assert prepared.directory.job_json.read_bytes() == before and not prepared.directory.is_running()
 

@@ -162,7 +162,7 @@ def test_an_image_that_is_missing_is_named(engine: FakeDockerEngine, job: Job) -
     assert engine.asked.count("POST /containers/create") == 1, "it was an answer"
     manager.close()
     docker = DockerEngine()
-    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name'"):
+    with pytest.raises(ConfigError, match="'nothing-of-that-name'"):
         docker.check_image("nothing-of-that-name")
     docker.check_image(IMAGE)
     docker.close()

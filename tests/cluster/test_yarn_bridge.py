@@ -47,19 +47,19 @@ def test_the_class_path_is_that_of_the_file_beside_the_configuration_first(
 
 
 def test_without_jars_it_is_said_how_they_are_found(conf: HadoopConf) -> None:
-    with pytest.raises(ConfigError, match=r"put the command hadoop on the PATH, set HADOOP_HOME.*eps-classpath\.txt"):
+    with pytest.raises(ConfigError, match=r"PATH.*HADOOP_HOME"):
         class_path(conf)
 
 
 def test_a_hadoop_command_that_fails_says_so(conf: HadoopConf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(tmp_path / "home" / "bin", "echo no JAVA_HOME >&2; exit 3")
     monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
-    with pytest.raises(ConfigError, match="classpath --glob ended with code 3: no JAVA_HOME"):
+    with pytest.raises(ConfigError, match="code 3: no JAVA_HOME"):
         class_path(conf)
 
 
 def test_without_a_configuration_the_variable_is_named() -> None:
-    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR"):
         class_path(HadoopConf())
 
 
@@ -88,10 +88,10 @@ def test_in_a_forked_process_java_is_refused_before_any_lock_is_waited_for(
     pytest.importorskip("jpype")
     monkeypatch.setattr(bridge, "_started_by_pid", os.getppid())
     for name in ("_lock", "_inside"):
-        monkeypatch.setattr(bridge, name, SimpleNamespace(noted=lambda: pytest.fail("it waits")))
-    with pytest.raises(ResourceError, match="this process was forked from one in which Java runs"), java_errors("so"):
+        monkeypatch.setattr(bridge, name, SimpleNamespace(entered=lambda: pytest.fail("it waits")))
+    with pytest.raises(ResourceError, match="forked from one"), java_errors("so"):
         pytest.fail("it is let in")
-    with pytest.raises(ResourceError, match="this process was forked from one in which Java runs"):
+    with pytest.raises(ResourceError, match="forked from one"):
         start_jvm(conf)
 
 

@@ -9,11 +9,11 @@ import pytest
 from eps.cluster.yarn.checks import Cluster, check_job
 from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
-from tests.fakes.telling_yarn import TellingYarn as Told
+from tests.fakes.yarn_client import FakeYarnClient as Told
 
 
 def check(told: Told, **settings: Any) -> None:
-    check_job(Cluster(told), JobSpec(on="yarn", **{"workers": 1, "servers": 1, **settings}))  # type: ignore[arg-type]
+    check_job(Cluster(told), JobSpec().with_settings(on="yarn", **{"workers": 1, "servers": 1, **settings}))
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,15 @@ def check(told: Told, **settings: Any) -> None:
         (
             Told(children=("a", "b")),
             {},
-            "queue is 'default', but it takes no applications itself: name one below it, as a",
+            "queue is 'default', but it takes no applications itself: name a queue below it: a",
         ),
         (Told(may_submit=False), {}, "queue is 'default', but ada may not submit to it: ask its administrator"),
-        (Told(nodes=()), {}, "no node that runs"),
+        (Told(nodes=()), {}, "no running node"),
         (
             Told(),
             {"memory_mb": "5000"},
-            "memory_mb is '5000', which gives a master 5000, but must give it at most 3072: YARN grants one container "
-            "no more than 3072 MB and 8 vcores",
+            "memory_mb is '5000', which gives a master 5000, but must give it at most 3072: YARN grants at most 3072 "
+            "MB and 8 vcores to one container",
         ),
         (
             Told(largest=None),
@@ -45,18 +45,18 @@ def check(told: Told, **settings: Any) -> None:
             "memory_mb is '64,worker=3000' and vcores is '1,worker=5', which gives a worker 3000 MB and 5 vcores, "
             "but no node has both: lower one of them",
         ),
-        (Told(), {"label": "gpu"}, "may use these only: transient"),
-        (Told(labels=("*",)), {"label": "gpu"}, "label is 'gpu', but no node that runs has it: see yarn node"),
+        (Told(), {"label": "gpu"}, "allows only: transient"),
+        (Told(labels=("*",)), {"label": "gpu"}, "label is 'gpu', but no running node has it: see yarn node"),
         (
             Told(),
             {"label": "worker=transient", "memory_mb": "64,worker=3000"},
             "which gives a worker 3000, but must give it at most 2048: no node with label 'transient' has more",
         ),
-        (Told(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 char"),
+        (Told(), {"tags": "x" * 101}, "at most 10 tags, of which EPS needs 4, of at most 100 char"),
         (
             Told(),
             {"tags": "a b,\u00fc"},
-            "tags is 'a b,\u00fc', but YARN takes ASCII characters only, which '\u00fc' is not",
+            "tags is 'a b,\u00fc', but YARN allows ASCII characters only, which '\u00fc' is not",
         ),
     ],
 )
@@ -88,35 +88,36 @@ def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any], caplog: 
         (
             Told(),
             {"workers": 4, "servers": 2},
-            "4 workers, 2 servers and a master take 6656 MB and 7 vcores, but queue 'default' has no more than 6144 MB "
-            "and 12 vcores with the nodes that run now: the job waits for a while, begins with what it was granted, "
-            "from 2 workers, 1 server on (start_with), and asks for the rest when there are more; with fewer or "
-            "smaller containers (memory_mb), or in another queue, it need not wait",
+            "4 workers, 2 servers and a master need 6656 MB and 7 vcores, but with the nodes that run now queue "
+            "'default' has at most 6144 MB and 12 vcores: the job waits for a while, starts with at least 2 workers, "
+            "1 server (start_with), and requests the rest when there are more nodes; to avoid the wait, use fewer or "
+            "smaller containers (memory_mb), or another queue",
         ),
         (
             Told(),
             {"workers": 11, "servers": 1, "memory_mb": "64"},
-            "take 832 MB and 13 vcores, but queue 'default' has no more than 6144 MB and 12 vcores with",
+            "need 832 MB and 13 vcores, but with the nodes that run now queue 'default' has at most 6144 MB and 12 v",
         ),
         (
             Told(),
             {"workers": 4, "servers": 2, "start_with": 1.0},
-            "with the nodes that run now: the job waits until there are more; with fewer or smaller containers",
+            ": the job waits for more nodes; to avoid the wait, use fewer or smaller containers",
         ),
         (
             Told(),
             {"workers": 40, "servers": 2, "splits": 40},
-            "with the nodes that run now: the job waits until there are more; with fewer or smaller containers",
+            ": the job waits for more nodes; to avoid the wait, use fewer or smaller containers",
         ),
         (
             Told(counts_cores=False),
             {"workers": 4, "servers": 2},
-            "take 6656 MB, but queue 'default' has no more than 6144 MB with",
+            "need 6656 MB, but with the nodes that run now queue 'default' has at most 6144 MB: ",
         ),
         (
             Told(),
             {"label": "worker=transient", "workers": 3},
-            "take 3072 MB and 3 vcores of the nodes with label transient, but queue 'default' has no more than 2048 MB",
+            "need 3072 MB and 3 vcores of the nodes with label transient, but with the nodes that run now queue "
+            "'default' has at most 2048 MB",
         ),
     ],
 )

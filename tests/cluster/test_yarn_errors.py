@@ -53,14 +53,14 @@ YARN, RECORDS = "org.apache.hadoop.yarn.exceptions.", "org.apache.hadoop.securit
             YARN + "YarnException",
             "Queue root.batch is STOPPED. Cannot accept submission of application: application_1_0001",
             ConfigError,
-            ("takes no application now", "root.batch"),
+            ("accepts no applications now", "root.batch"),
         ),
         (
             YARN + "InvalidResourceRequestException",
             "Invalid resource request! Cannot allocate containers as requested resource is greater than maximum "
             "allowed allocation. Requested resource=<memory:9000, vCores:1>\n\tat org.apache.hadoop...",
             AskRefusedError,
-            ("<memory:9000, vCores:1>", "ask for less memory"),
+            ("<memory:9000, vCores:1>", "request less memory"),
         ),
         (
             YARN + "InvalidLabelResourceRequestException",
@@ -79,7 +79,7 @@ YARN, RECORDS = "org.apache.hadoop.yarn.exceptions.", "org.apache.hadoop.securit
             "Login failure for user: eve@LAKE.ORG from keytab /k: javax.security.auth.login.LoginException: Unable to "
             "obtain password from user",
             AuthenticationError,
-            ("Kerberos does not know who logs in", "eve@LAKE.ORG", "klist"),
+            ("Kerberos does not know the user", "eve@LAKE.ORG", "klist"),
         ),
         ("java.lang.IllegalArgumentException", "Can't get Kerberos realm", ConfigError, ("krb5.conf", "KRB5_CONFIG")),
         ("javax.security.sasl.SaslException", "GSS initiate failed", AuthenticationError, ("kinit",)),
@@ -99,7 +99,7 @@ YARN, RECORDS = "org.apache.hadoop.yarn.exceptions.", "org.apache.hadoop.securit
             RECORDS + "authorize.AuthorizationException",
             "User: root is not allowed to impersonate eve",
             AuthenticationError,
-            ("may not do it", "impersonate"),
+            ("not allowed to", "impersonate"),
         ),
         (
             "org.apache.hadoop.hdfs.server.namenode.SafeModeException",
@@ -111,7 +111,7 @@ YARN, RECORDS = "org.apache.hadoop.yarn.exceptions.", "org.apache.hadoop.securit
             "java.io.IOException",
             "File /x could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s) running",
             StorageAwayError,
-            ("no DataNode of HDFS takes data", "dfsadmin -report"),
+            ("no DataNode of HDFS accepts data", "dfsadmin -report"),
         ),
         ("java.io.FileNotFoundException", "File does not exist: /x", StorageError, ("File does not exist: /x",)),
         (
@@ -170,12 +170,12 @@ def refused(address: str) -> JavaError:
         (
             "rm.example:8032",
             PLACE,
-            ("the ResourceManager should listen", "yarn.resourcemanager.address in /etc/hadoop/conf says"),
+            ("the ResourceManager should listen", "yarn.resourcemanager.address in /etc/hadoop/conf"),
         ),
-        ("nn.example:9000", PLACE, ("the NameNode should listen", "fs.defaultFS in /etc/hadoop/conf says")),
-        ("192.0.2.7:9000", PLACE, ("the NameNode should listen", "fs.defaultFS in /etc/hadoop/conf says")),
+        ("nn.example:9000", PLACE, ("the NameNode should listen", "fs.defaultFS in /etc/hadoop/conf")),
+        ("192.0.2.7:9000", PLACE, ("the NameNode should listen", "fs.defaultFS in /etc/hadoop/conf")),
         ("0.0.0.0:8030", PLACE, ("yarn.resourcemanager.scheduler.address) listens by default", "/etc/hadoop/conf")),
-        ("other:1234", PLACE, ("nothing in /etc/hadoop/conf names that address",)),
+        ("other:1234", PLACE, ("no setting in /etc/hadoop/conf names that address",)),
         ("0.0.0.0:8032", HadoopPlace(), ("HADOOP_CONF_DIR, which is not set",)),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.cluster.yarn.exit_status import exit_of, is_taken, last_words
+from eps.cluster.yarn.exit_status import exit_of, is_taken, last_line
 from eps.cluster.yarn.types import Completed, Grant, Resource
 
 CONTAINER = "container_1_0001_01_000002"
@@ -60,14 +60,19 @@ Caused by: java.io.IOException: Error executing command. exit code 2.
         (139, "", None, "was ended by SIGSEGV"),
         (255, "", 255, "exited with code 255"),
         (-100, LOST, None, "was lost with its node node-7"),
-        (-100, "Container expired since it was unused", None, "was taken back: it was not started on node-7 in time"),
-        (-100, "", None, "was taken back by YARN"),
+        (
+            -100,
+            "Container expired since it was unused",
+            None,
+            "was released by YARN: it was not started on node-7 in time",
+        ),
+        (-100, "", None, "was released by YARN"),
         (-101, "", None, "was ended because too many disks of its node node-7 failed"),
-        (-102, "", None, "was preempted: YARN gave its room on node-7 to another queue or application"),
+        (-102, "", None, "was preempted on node-7: another queue or application needed its capacity"),
         (-105, "", None, "was stopped by the job master"),
         (-106, "over the limit", None, "was ended by the ResourceManager: over the limit"),
         (-107, "", None, "was ended with its application"),
-        (-109, "", None, "was ended because it wrote more log than a node allows"),
+        (-109, "", None, "was killed because it wrote more log than its node allows"),
         (-1000, "File does not exist: x.zip", None, "could not be started on node-7: File does not exist: x.zip"),
         (-1000, NOT_BROUGHT, None, "could not be started on node-7: File does not exist: hdfs://nn:8020/envs/a.tar.gz"),
         (-1000, NOT_UNPACKED, None, "could not be started on node-7: Error executing command. exit code 2"),
@@ -128,9 +133,9 @@ def test_what_a_process_does_and_what_the_job_ends_itself_is_not_taken(
 
 
 def test_last_words_are_never_long_and_may_be_none() -> None:
-    assert len(last_words("x" * 5000)) == 300
-    assert last_words(" \n\n") == ""
-    assert last_words("[2026-11-21 10:00:00.123]Container exited\n[2026-11-21 10:00:00.125]\n") == "Container exited"
+    assert len(last_line("x" * 5000)) == 300
+    assert last_line(" \n\n") == ""
+    assert last_line("[2026-11-21 10:00:00.123]Container exited\n[2026-11-21 10:00:00.125]\n") == "Container exited"
 
 
 @pytest.mark.parametrize(
@@ -145,4 +150,4 @@ def test_last_words_are_never_long_and_may_be_none() -> None:
     ],
 )
 def test_last_words_are_none_of_the_lines_that_yarn_writes_each_time(line: str) -> None:
-    assert last_words(f"its own\n{line}\n") == "its own"
+    assert last_line(f"its own\n{line}\n") == "its own"

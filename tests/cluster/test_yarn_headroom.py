@@ -151,7 +151,7 @@ def test_members_of_another_node_that_goes_are_asked_for_again_at_once() -> None
 
 
 def test_the_master_of_a_job_has_its_home_where_a_node_manager_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = JobSpec(data="x", memory_mb="512,master=1024", vcores="1")
+    spec = JobSpec().with_settings(data="x", memory_mb="512,master=1024", vcores="1")
     monkeypatch.delenv("NM_HOST", raising=False)
     assert Yarn.home(spec) is None
     monkeypatch.setenv("NM_HOST", "node-1")
@@ -160,20 +160,23 @@ def test_the_master_of_a_job_has_its_home_where_a_node_manager_started_it(monkey
 
 
 def test_application_master_knows_what_its_containers_take() -> None:
-    runtime = cast(Runtime, SimpleNamespace(spec=JobSpec(data="x", memory_mb="512,server=2048", vcores="1,server=2")))
+    runtime = cast(
+        Runtime,
+        SimpleNamespace(spec=JobSpec().with_settings(data="x", memory_mb="512,server=2048", vcores="1,server=2")),
+    )
     places = template_of(MasterOrders("hdfs://h/x", "python", {}, {}), runtime).placements
     assert (places["worker"].size, places["server"].size) == (SMALL, LARGE)
 
 
 def limits_of(preemption_wait_ms: str) -> Limits:
     yarn = Yarn(*FakeYarn().clients(), preemption_wait_ms=preemption_wait_ms)
-    return yarn.limits(JobSpec(data="x", container_timeout_s=0.0, grow_back_s=4.0))
+    return yarn.limits(JobSpec().with_settings(data="x", container_timeout_s=0.0, grow_back_s=4.0))
 
 
 def test_how_long_room_must_be_free_is_a_setting() -> None:
     assert limits_of("8000") == Limits(quiet_s=4.0, preemption_s=8.0)
-    with pytest.raises(ConfigError, match="grow_back is -1 s"):
-        JobSpec(data="x", grow_back_s=-1.0)
+    with pytest.raises(ConfigError, match=r"grow_back_s is -1\.0, but must be at least 0"):
+        JobSpec().with_settings(data="x", grow_back_s=-1.0)
 
 
 def test_what_the_scheduler_is_told_goes_before_what_all_are_told_of_preemption(tmp_path: Path) -> None:

@@ -8,46 +8,41 @@ from typing import Any
 
 import pytest
 
-from eps.errors import EpsError, JobNotFoundError, PeerUnavailableError
+from eps.errors import JobNotFoundError, PeerUnavailableError
 from eps.job.yarn import remote as inquiry
 from eps.job.yarn.remote import FORGOTTEN_S, Inquiry
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
-KNOWN: Any = SimpleNamespace(state="RUNNING")
-UNKNOWN, AWAY = JobNotFoundError("no such application"), PeerUnavailableError("no ResourceManager can be reached")
-
-
-class Client:
-    def __init__(self) -> None:
-        self.says: Any = KNOWN
-
-    def report(self, application_id: str) -> Any:
-        assert application_id == "application_1_0001"
-        if isinstance(self.says, EpsError):
-            raise self.says
-        return self.says
+KNOWN, UNKNOWN, AWAY = (
+    "RUNNING",
+    JobNotFoundError("no such application"),
+    PeerUnavailableError("no ResourceManager can be reached"),
+)
 
 
 Ask = Callable[[float, Any], Any]
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client()
+def client() -> FakeYarnClient:
+    found = FakeYarnClient()
+    found.lists(ID)
+    return found
 
 
 @pytest.fixture
-def asked(client: Client) -> Inquiry:
-    return Inquiry(client, "application_1_0001")  # type: ignore[arg-type]
+def asked(client: FakeYarnClient) -> Inquiry:
+    return Inquiry(client, ID)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def ask(client: Client, asked: Inquiry, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(client: FakeYarnClient, asked: Inquiry, monkeypatch: pytest.MonkeyPatch) -> Ask:
     now_s = 0.0
     monkeypatch.setattr(inquiry, "time", SimpleNamespace(monotonic=lambda: now_s))
 
     def ask(at_s: float, says: Any) -> Any:
         nonlocal now_s
-        now_s, client.says = at_s, says
+        now_s, client.said = at_s, [says]
         return asked.report()
 
     return ask
@@ -56,17 +51,17 @@ def ask(client: Client, asked: Inquiry, monkeypatch: pytest.MonkeyPatch) -> Ask:
 def test_an_application_is_forgotten_when_yarn_has_not_known_it_for_long_without_a_break(
     ask: Ask, asked: Inquiry
 ) -> None:
-    assert ask(0.0, KNOWN) is KNOWN
+    assert ask(0.0, KNOWN).state == KNOWN
     for at_s in (1.0, FORGOTTEN_S):
         with pytest.raises(JobNotFoundError):
             ask(at_s, UNKNOWN)
         assert asked.is_unknown
-    assert ask(FORGOTTEN_S + 0.5, KNOWN) is KNOWN and not asked.is_unknown
+    assert ask(FORGOTTEN_S + 0.5, KNOWN).state == KNOWN and not asked.is_unknown
     with pytest.raises(JobNotFoundError):
         ask(100.0, UNKNOWN)
     assert asked.is_unknown
     found = ask(100.0 + FORGOTTEN_S, UNKNOWN)
-    assert found.ended and found.diagnostics.startswith("YARN does not know the application any more")
+    assert found.ended and found.diagnostics.startswith("YARN no longer knows the application")
     assert asked.is_unknown, "it may run"
 
 

@@ -75,9 +75,9 @@ def test_a_node_that_says_nothing_of_what_it_was_told_to_end_counts_as_lost_afte
     allocation, _ = killed(1)
     answer_s = Limits().answer_s
     assert release(allocation, 1, now_s=1.0) == []
-    allocation.look_at_deadlines(0.9 + answer_s)
+    allocation.check_deadlines(0.9 + answer_s)
     assert allocation.take_events() == []
-    allocation.look_at_deadlines(1.0 + answer_s)
+    allocation.check_deadlines(1.0 + answer_s)
     assert allocation.take_events() == [LOST]
 
 
@@ -86,10 +86,10 @@ def test_a_node_that_nobody_has_asked_yet_is_waited_for() -> None:
     allocation = started(1)
     order = kill(allocation, 1)
     assert release(allocation, 1, now_s=1.0) == []
-    allocation.look_at_deadlines(1000.0)
+    allocation.check_deadlines(1000.0)
     assert allocation.take_events() == []
     assert allocation.on_stopping(order, 1000.0)
-    allocation.look_at_deadlines(999.9 + Limits().answer_s)
+    allocation.check_deadlines(999.9 + Limits().answer_s)
     assert allocation.take_events() == []
     allocation.on_stopped(order, reached=True)
     assert allocation.take_events() == [HUNG]
@@ -105,7 +105,7 @@ def test_a_node_that_does_not_answer_is_told_nothing_of_what_waits(silence: str)
         events = release(allocation, 1, 2)
     else:
         assert release(allocation, 1, 2, now_s=0.0) == []
-        allocation.look_at_deadlines(Limits().answer_s)
+        allocation.check_deadlines(Limits().answer_s)
         events = allocation.take_events()
     assert [event for event in events if isinstance(event, Exited) and event.taken] == events and len(events) == 2
     assert not allocation.on_stopping(second, 6.0)
@@ -172,7 +172,7 @@ def test_what_yarn_says_was_lost_is_lost_whatever_was_done_to_it() -> None:
 def test_what_was_killed_on_a_node_that_yarn_cannot_use_and_says_nothing_of_is_lost() -> None:
     allocation, _ = killed(1)
     allocation.on_allocated(on_node(NodeChange.UNUSABLE), 0.5)
-    allocation.look_at_deadlines(0.5 + Limits().lost_node_s)
+    allocation.check_deadlines(0.5 + Limits().lost_node_s)
     assert allocation.take_events() == [LOST]
 
 

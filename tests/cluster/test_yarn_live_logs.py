@@ -77,11 +77,11 @@ def test_who_follows_asks_the_nodes_for_what_is_new(cluster: Cluster, job: JobDi
     reader = LogReader(job.logs)
     cluster.wrote(MASTER, PLACED)
     cluster.wrote(WORKER, "W[worker-1] begins\n")
-    assert live.bring() == 2
+    assert live.download() == 2
     assert sorted(reader.new_lines()) == [f"[master] {PLACED}", "[worker-1] W[worker-1] begins\n"]
-    assert live.bring() == 2 and reader.new_lines() == [], "nothing is brought twice"
+    assert live.download() == 2 and reader.new_lines() == [], "nothing is brought twice"
     cluster.wrote(WORKER, "W[worker-1] begins\nclock 1\nhalf a li")
-    assert live.bring() == 2, "its name was told by what was brought before"
+    assert live.download() == 2, "its name was told by what was brought before"
     assert reader.new_lines() == ["[worker-1] clock 1\n"]
     assert (cluster.asked(MASTER), cluster.asked(WORKER), cluster.asked(STRANGER)) == (1, 2, 0)
 
@@ -103,11 +103,11 @@ def test_logs_of_masters_of_a_run_before_go_when_those_of_a_later_one_come(
     job.log("master-2").write_text("of the run that was resumed\n")
     cluster.wrote(WORKER, "W[worker-1] begins\n")
     cluster.has(WORKER)
-    live.bring()
+    live.download()
     assert job.log("master-2").exists(), "nothing is known of its masters yet"
     cluster.has(MASTER, WORKER)
     cluster.wrote(MASTER, PLACED)
-    live.bring()
+    live.download()
     assert not job.log("master-2").exists() and job.log("master").read_text() == PLACED
 
 
@@ -115,12 +115,12 @@ def test_nodes_that_tell_nothing_are_an_error_and_a_container_that_ends_meanwhil
     cluster: Cluster, job: JobDir, live: LiveLogs
 ) -> None:
     cluster.web.answers[f"GET {NODE}"] = (403, "no")
-    with pytest.raises(PeerUnavailableError, match="no node tells its logs"):
-        live.bring()
+    with pytest.raises(PeerUnavailableError, match="no node serves its logs"):
+        live.download()
     # Of the master there is no answer any more.
     cluster.has(STRANGER, MASTER, WORKER)
     cluster.wrote(WORKER, "W[worker-1] begins\n")
-    assert live.bring() == 2 and job.log(WORKER).exists()
+    assert live.download() == 2 and job.log(WORKER).exists()
 
 
 def test_a_file_that_comes_in_pieces_is_what_the_node_says_how_long_it_is() -> None:

@@ -330,7 +330,7 @@ def test_a_container_that_hung_is_not_taken_for_lost_while_others_of_a_lost_mach
     manager.kill(hung)
     yarn.wait_for("all of them to be released")
     # Only those that were told.
-    manager._look_at_deadlines(time.monotonic() + 2000.0)
+    manager._check_deadlines(time.monotonic() + 2000.0)
     ends = collect(manager, Exited, *map(number_of, lost))
     assert all(isinstance(end, Exited) and end.taken for end in ends)
     assert {end.container_id for end in ends} == set(lost)
@@ -572,7 +572,7 @@ def test_a_resource_manager_that_starts_again_at_the_end_hears_of_it(yarn: FakeY
 def test_an_end_that_nobody_hears_of_is_told(yarn: FakeYarn, make: Make) -> None:
     manager = make(replace(FAST, farewell_s=0.0, unregister_s=0.1))
     yarn.be_silent("connection refused")
-    with pytest.raises(DeadlineError, match=r"not heard within 0\.1 s that the job has finished"):
+    with pytest.raises(DeadlineError, match=r"not answered for 0\.1 s.*the job has finished"):
         manager.end_job(0, "finished")
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-from collections.abc import Sequence
 
 import pytest
 
-from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import ConfigError, JobExistsError
 from eps.spec.file import RunRequest
 from eps.storage.jobdir import jobs_dir, list_jobs
@@ -18,8 +16,8 @@ from tests.cluster.submission_world import request_ as request_
 from tests.cluster.submission_world import start
 from tests.cluster.submission_world import yarn as yarn
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("hdfs")
 
@@ -27,7 +25,7 @@ CHECKPOINT = "/eps/checkpoints/a9a/0001-00000002/manifest.json"
 
 
 @pytest.fixture
-def lost(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs) -> Cluster:
+def lost(request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs) -> FakeYarnClient:
     """A cluster with a job that has a checkpoint, and whose directory here somebody has removed."""
     start(request_)
     hdfs.put(CHECKPOINT, b"{}")
@@ -35,36 +33,30 @@ def lost(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs) -> Cluster:
     return yarn
 
 
-def runs(yarn: Cluster, monkeypatch: pytest.MonkeyPatch, **told: str) -> None:
+def runs(yarn: FakeYarnClient, **told: str) -> None:
     """Have the cluster run an application of the name."""
-    yarn.state = "RUNNING"
-    found = dataclasses.replace(yarn.report(ID), **{"name": "a9a", **told})
-
-    def applications(*, states: Sequence[str]) -> list[ApplicationReport]:
-        assert "RUNNING" in states and "FINISHED" not in states
-        return [found]
-
-    monkeypatch.setattr(yarn, "applications", applications, raising=False)
+    yarn.lists(ID, **{"name": "a9a", "state": "RUNNING", **told})
+    yarn.lists("application_1_0000", name="a9a", state="FINISHED")
 
 
 def test_a_job_that_runs_keeps_its_name_and_its_checkpoints(
-    lost: Cluster, request_: RunRequest, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    lost: FakeYarnClient, request_: RunRequest, hdfs: FakeHdfs
 ) -> None:
-    runs(lost, monkeypatch)
-    with pytest.raises(JobExistsError, match=f"runs as {ID}, though its directory .* was removed.*eps kill a9a"):
+    runs(lost)
+    with pytest.raises(JobExistsError, match=f"{ID}, .*eps kill a9a"):
         start(request_)
     assert CHECKPOINT in hdfs.nodes and list_jobs() == []
 
 
 @pytest.mark.parametrize("told", [{"name": "other"}, {"user": "grace"}])
 def test_another_job_keeps_nobody_from_the_name(
-    lost: Cluster, request_: RunRequest, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, told: dict[str, str]
+    lost: FakeYarnClient, request_: RunRequest, hdfs: FakeHdfs, told: dict[str, str]
 ) -> None:
-    runs(lost, monkeypatch, **told)
+    runs(lost, **told)
     start(request_)
     assert CHECKPOINT not in hdfs.nodes and [job.name for job in list_jobs()] == ["a9a"]
 
 
-def test_a_name_that_no_job_may_have_is_told_as_such(yarn: Cluster, request_: RunRequest) -> None:
+def test_a_name_that_no_job_may_have_is_told_as_such(yarn: FakeYarnClient, request_: RunRequest) -> None:
     with pytest.raises(ConfigError, match=re.escape("job name '../b'")):
         start(dataclasses.replace(request_, name="../b"))

@@ -19,21 +19,21 @@ from eps.cluster.yarn.types import Grant, Launch, Resource, Submission
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
 from tests.cluster.allocation_world import REGISTRATION, name
-from tests.fakes.telling_yarn import TellingYarn
+from tests.fakes.yarn_client import FakeYarnClient
 
 GPU = ("yarn.io/gpu", 1)
 ORDERS = MasterOrders("hdfs://nn/shared", "python", {}, {})
 
 
 def test_a_resource_is_for_every_role_or_for_one() -> None:
-    spec = JobSpec(resource=("yarn.io/gpu=1", "worker=fpga=2", "master=yarn.io/gpu=0"))
+    spec = JobSpec().with_settings(resource=("yarn.io/gpu=1", "worker=fpga=2", "master=yarn.io/gpu=0"))
     found = {role: resource_of(spec, role).others for role in ("worker", "server", "master")}
     assert found == {"worker": (("fpga", 2), GPU), "server": (GPU,), "master": ()}
     assert str(resource_of(spec, "server")) == "1024 MB and 1 vcore and 1 yarn.io/gpu"
 
 
 def test_a_container_is_asked_for_with_what_its_role_has_and_says_who_may_see_it() -> None:
-    spec = JobSpec(resource=("worker=yarn.io/gpu=1",), acl=("view=ann,bob research", "modify=eve"))
+    spec = JobSpec().with_settings(resource=("worker=yarn.io/gpu=1",), acl=("view=ann,bob research", "modify=eve"))
     template = LaunchTemplate(role_templates(ORDERS, spec, {"worker": "w", "server": "s"}))
     allocation = Allocation(template.placements)
     allocation.on_registered(REGISTRATION)
@@ -55,20 +55,20 @@ def test_a_container_is_asked_for_with_what_its_role_has_and_says_who_may_see_it
         (Resource(3072, 8, (("fpga", 1),)), "the cluster has no such resource: it has memory, vcores, fpga"),
         (
             Resource(3072, 8, (GPU,)),
-            "resource gives a worker 2 yarn.io/gpu, but YARN grants one container no more than 1",
+            "resource gives a worker 2 yarn.io/gpu, but YARN grants at most 1 to one container",
         ),
     ],
 )
 def test_a_resource_that_the_cluster_has_not_is_refused(largest: Resource, reason: str) -> None:
-    spec = JobSpec(on="yarn", workers=1, servers=1, resource=("worker=yarn.io/gpu=2",))
+    spec = JobSpec().with_settings(on="yarn", workers=1, servers=1, resource=("worker=yarn.io/gpu=2",))
     with pytest.raises(ConfigError, match=reason):
-        check_job(Cluster(TellingYarn(largest=largest)), spec)  # type: ignore[arg-type]
+        check_job(Cluster(FakeYarnClient(largest=largest)), spec)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("largest", [Resource(3072, 8, (("yarn.io/gpu", 2),)), None])
 def test_a_resource_that_the_cluster_has_or_does_not_tell_of_is_taken(largest: Resource | None) -> None:
-    spec = JobSpec(on="yarn", workers=1, servers=1, resource=("worker=yarn.io/gpu=2",))
-    check_job(Cluster(TellingYarn(largest=largest)), spec)  # type: ignore[arg-type]
+    spec = JobSpec().with_settings(on="yarn", workers=1, servers=1, resource=("worker=yarn.io/gpu=2",))
+    check_job(Cluster(FakeYarnClient(largest=largest)), spec)  # type: ignore[arg-type]
 
 
 # ---- as Hadoop's records

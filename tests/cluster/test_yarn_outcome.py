@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from eps.cluster.yarn.advice import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL
-from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.outcome import outcome, parse_outcome
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import StorageError
 
@@ -81,7 +81,7 @@ def test_of_a_master_that_ended_itself_its_own_words_are_the_reason_not_a_stack_
     # The line that it writes last may come before what a thread of Java still writes.
     last = ENDED_ITSELF.replace("org.apache", "eps: another job master has taken over\norg.apache", 1)
     assert outcome(dataclasses.replace(failed, diagnostics=last))[1] == (
-        "its application master could not go on: another job master has taken over"
+        "its application master could not continue: another job master has taken over"
     )
     unlogged = ENDED_ITSELF.replace(" E eps", " W eps").replace(" C eps", " W eps")
     said = outcome(dataclasses.replace(failed, diagnostics=unlogged))[1]
@@ -156,8 +156,8 @@ For more detailed output, check the application tracking page: http://h:8088/clu
 @pytest.mark.parametrize(
     ("code", "kind", "began", "hint"),
     [
-        (-104, "PHYSICAL", "its application master took more memory than it may: Container [pid=7,", CHECK_MEMORY),
-        (-103, "VIRTUAL", "its application master took more virtual memory than it may: Container ", CHECK_VIRTUAL),
+        (-104, "PHYSICAL", "its application master exceeded its memory limit: Container [pid=7,", CHECK_MEMORY),
+        (-103, "VIRTUAL", "its application master exceeded its limit of virtual memory: Container ", CHECK_VIRTUAL),
     ],
 )
 def test_of_a_master_that_took_too_much_memory_the_reason_says_how_much_and_what_to_do(
@@ -173,6 +173,6 @@ def test_of_a_master_that_took_too_much_memory_the_reason_says_how_much_and_what
     "content", [b"", b"[]", b'{"state": "finished"}', b'{"state": "", "reason": "", "exit_code": "x"}']
 )
 def test_a_word_that_says_nothing_is_named_by_its_file(content: bytes) -> None:
-    assert word_of(b'{"state": "finished", "reason": "done", "exit_code": 0}', "here") == ("finished", "done", 0)
-    with pytest.raises(StorageError, match=r"hdfs://nn/ended\.json: does not say how the application ended"):
-        word_of(content, "hdfs://nn/ended.json")
+    assert parse_outcome(b'{"state": "finished", "reason": "done", "exit_code": 0}', "here") == ("finished", "done", 0)
+    with pytest.raises(StorageError, match=r"/ended\.json does not say"):
+        parse_outcome(content, "hdfs://nn/ended.json")

@@ -184,9 +184,20 @@ def test_what_it_has_left_is_fetched_and_checkpoints_that_nobody_needs_go(
         assert main(["fetch", "a9a"]) == 0
         told = capsys.readouterr().out
         assert f"model: {world.job.model}" in told and f"report: {tmp_path / 'r.json'}" in told
+        assert "checkpoints" not in told, "a finished job keeps none there"
     assert world.job.model.read_bytes() == b"npz" and (tmp_path / "r.json").exists()
     assert world.job.record().yarn.is_fetched and "/user/ada/.eps/checkpoints/a9a" not in world.hdfs.nodes
     assert f"{FOLDER}/results/ended.json" in world.hdfs.nodes, "for who looks for it from elsewhere"
+
+
+def test_fetch_of_a_killed_job_names_only_what_there_is(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.job.note(results={"export": "/nowhere/m.npz", "detached": True})
+    world.says("FINISHED", "KILLED")
+    world.left("killed", model=None)
+    assert main(["fetch", "a9a"]) == 0
+    told = capsys.readouterr().out
+    assert f"report: {world.job.report}" in told and "model: none" in told
+    assert "/nowhere" not in told and "checkpoints" not in told
 
 
 def test_a_job_that_is_waited_for_brings_its_results(world: World) -> None:
@@ -199,7 +210,7 @@ def test_a_job_that_is_waited_for_brings_its_results(world: World) -> None:
 
 
 def test_a_running_job_is_not_fetched(world: World) -> None:
-    with Job.find("a9a") as job, pytest.raises(PlanError, match="job 'a9a' is still running"):
+    with Job.find("a9a") as job, pytest.raises(PlanError, match="'a9a' is still"):
         job.fetch()
 
 
@@ -317,7 +328,7 @@ def test_a_resourcemanager_that_is_away_cannot_be_told_to_end_it(
     assert main(["kill", "a9a"]) == 4
     told = capsys.readouterr()
     assert "job 'a9a' has not ended" in told.err and "try again with eps kill a9a" in told.err
-    assert f"waits for the end of {ID}" in told.out
+    assert f"waiting for the end of {ID}" in told.out
 
 
 def test_an_application_that_does_not_end_is_told_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +347,7 @@ def test_a_job_that_its_client_has_started_ends_when_that_closes_it(world: World
     assert not world.kills(), "any other job goes on"
     with Job(world.job, is_tied=True):
         pass
-    assert len(world.kills()) == 1 and world.job.record().end.reason == "its client is gone"  # type: ignore[union-attr]
+    assert len(world.kills()) == 1 and world.job.record().end.reason == "its client has exited"  # type: ignore[union-attr]
 
 
 def test_a_job_whose_directory_was_lost_is_found_on_the_cluster(world: World) -> None:

@@ -109,7 +109,7 @@ def test_what_is_no_answer_of_a_resourcemanager_is_an_error_like_others(
     if path == "GET scheduler" and body["scheduler"] != 1:
         assert ask(client) is None, "there is no such queue"
         return
-    with pytest.raises(RpcError, match="what answers is no ResourceManager"):
+    with pytest.raises(RpcError, match="no ResourceManager"):
         ask(client)
 
 
@@ -136,7 +136,7 @@ def test_the_active_one_of_two_resourcemanagers_is_asked() -> None:
         client = RestClient(HadoopConf(values, "/etc/hadoop", {}))
         assert client.report(ID).state == client.report(ID).state == "RUNNING"
         second.standby = True
-        with pytest.raises(PeerUnavailableError, match=r"is a standby.*its address is from /etc/hadoop/yarn-site.xml"):
+        with pytest.raises(PeerUnavailableError, match=r"standby.*yarn-site.xml"):
             client.report(ID)
         client.close()
 
@@ -144,13 +144,13 @@ def test_the_active_one_of_two_resourcemanagers_is_asked() -> None:
 def test_a_resourcemanager_that_is_not_there_is_named_with_the_file_that_says_so(rm: FakeResourceManager) -> None:
     conf = dataclasses.replace(rm.conf, values={"yarn.resourcemanager.webapp.address": "127.0.0.1:9"})
     client = RestClient(conf)
-    with pytest.raises(PeerUnavailableError, match=r"127.0.0.1:9: .*refused.*/etc/hadoop/yarn-site.xml"):
+    with pytest.raises(PeerUnavailableError, match=r":9: .*refused.*yarn-site"):
         client.nodes()
     client.close()
 
 
 def test_without_a_configuration_it_is_said_what_to_set() -> None:
-    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR"):
         RestClient(HadoopConf())
 
 

@@ -73,14 +73,14 @@ def test_a_store_that_is_away_is_told_of_once_and_tried_again(world: World, capl
     world.folder.write_text("in the way")
     for now_s in (0.0, REFRESH_S):
         world.refresher.refresh(now_s)
-    assert caplog.text.count("the status is not left on the cluster") == 1
+    assert caplog.text.count("the status cannot be uploaded") == 1
     world.folder.unlink()
     assert clock_left(world, 2 * REFRESH_S) == 1
 
 
 def test_what_is_left_at_the_end_stays(world: World) -> None:
     world.says(clock=8)
-    world.results.leave(0, "finished", "")
+    world.results.upload_results(0, "finished", "")
     assert {ENDED_FILE, PAGE_FILE, "status.json"} <= set(world.shared.names(RESULTS))
     world.says(clock=3)
     assert clock_left(world, time.monotonic()) == 8
@@ -95,16 +95,16 @@ def test_a_master_whose_successor_has_announced_itself_leaves_nothing(
     def leave(reason: str) -> None:
         raise LeftError(reason)
 
-    monkeypatch.setattr(am, "leave", leave)
+    monkeypatch.setattr(am, "exit_superseded", leave)
     world.says(clock=8)
     fenced = Results(world.job, world.shared, lambda: am.fence(world.job, world.shared, 2))
     for generation in (1, 2):
         (world.folder / MASTER_FILE).parent.mkdir(exist_ok=True)
         (world.folder / MASTER_FILE).write_text(json.dumps({"generation": generation}))
-        fenced.leave(0, "finished", "")
+        fenced.upload_results(0, "finished", "")
     (world.folder / MASTER_FILE).write_text(json.dumps({"generation": 3}))
-    with pytest.raises(LeftError, match="another job master has taken over"):
-        fenced.leave(1, "failed", "it seemed so")
+    with pytest.raises(LeftError, match="another job master"):
+        fenced.upload_results(1, "failed", "it seemed so")
     assert json.loads((world.folder / RESULTS / ENDED_FILE).read_text())["state"] == "finished"
 
 

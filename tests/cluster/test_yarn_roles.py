@@ -19,7 +19,7 @@ from eps.spec.job_spec import JobSpec
 from tests.cluster.test_yarn_manager import FAST, collect, name
 from tests.fakes.yarn import FakeYarn
 
-SPEC = JobSpec(label="worker=transient", execution="worker=opportunistic")
+SPEC = JobSpec().with_settings(label="worker=transient", execution="worker=opportunistic")
 
 
 def placements(spec: JobSpec) -> dict[str, Placement]:
@@ -33,10 +33,10 @@ def test_label_and_execution_are_those_of_the_role() -> None:
         "worker": Placement("transient", Execution.OPPORTUNISTIC, size=size),
         "server": Placement("", Execution.GUARANTEED, size=size),
     }
-    everywhere = placements(JobSpec(label="reliable"))
+    everywhere = placements(JobSpec().with_settings(label="reliable"))
     assert set(everywhere.values()) == {Placement("reliable", Execution.GUARANTEED, size=size)}
     with pytest.raises(ConfigError, match="execution of the master is opportunistic"):
-        JobSpec(execution="opportunistic,master=opportunistic")
+        JobSpec().with_settings(execution="opportunistic,master=opportunistic")
 
 
 @pytest.fixture

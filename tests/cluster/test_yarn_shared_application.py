@@ -106,10 +106,10 @@ def test_a_job_that_was_over_is_known_by_its_report(
     job.report.write_text('{"state": "finished"}')
     job.model.write_bytes(b"model")
     job.log("master").write_text("words")
-    place(shared).leave(job)
+    place(shared).upload_results(job)
     results = (shared / JOBS / "one").storage()
     assert results.names(RESULTS) == ["model.npz", "report.json"]
-    place(shared).leave(job, logs=True)
+    place(shared).upload_results(job, logs=True)
     assert results.names(RESULTS) == ["master.log", "model.npz", "report.json"]
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "second"))
     again = place(shared)
@@ -141,7 +141,7 @@ def test_the_report_by_which_a_job_is_known_to_have_ended_is_left_last(shared: R
     store, found = Ordered(tmp_path / "shared"), place(shared)
     folder: Any = SimpleNamespace(storage=lambda: store)
     found._folder = lambda name: folder
-    found.leave(job, logs=True)
+    found.upload_results(job, logs=True)
     assert store.written == ["master.log", "model.npz", "report.json"]
 
 
@@ -176,7 +176,7 @@ def test_of_a_job_that_finished_the_next_attempt_knows_its_report_alone(
     prepared.lock.close()
     job.report.write_text('{"state": "finished", "history": []}')
     job.model.write_bytes(b"model")
-    found.leave(job)
+    found.upload_results(job)
     found.forget(job)
     folder = (shared / JOBS / "one").storage()
     assert JOB_ARCHIVE not in folder.names("") and folder.names(RESULTS) == ["model.npz", "report.json"]

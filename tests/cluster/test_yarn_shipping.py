@@ -179,13 +179,13 @@ def test_the_interpreter_is_a_path_or_an_archive(tmp_path: Path) -> None:
     assert python_environment("") == PythonEnvironment(sys.executable)
     assert python_environment("/opt/py/bin/python") == PythonEnvironment("/opt/py/bin/python")
     archive = tmp_path / "env.tar.gz"
-    with pytest.raises(ConfigError, match=r"there is no such archive: make it with conda-pack or venv-pack"):
+    with pytest.raises(ConfigError, match="no such archive"):
         python_environment(str(archive))
     archive.write_bytes(b"x")
     assert python_environment(str(archive)) == PythonEnvironment(f"./{ENVIRONMENT}/bin/python", str(archive))
     for remote in ("hdfs:///envs/a.zip", "hdfs:/envs/a.zip"):
         assert python_environment(remote).archive == remote
-    with pytest.raises(ConfigError, match="must be the absolute path of an interpreter that every node has"):
+    with pytest.raises(ConfigError, match="absolute path"):
         python_environment("python3")
 
 
@@ -201,9 +201,9 @@ def test_what_this_machine_can_tell_of_an_interpreter_is_told_before_it_is_broug
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
     text.write_text("root:x:0:0\n")
-    assert refused(script) == "but must be an interpreter: run here it is no Python (exit code 3)"
+    assert refused(script) == "but must be an interpreter: its test run failed (exit code 3)"
     assert refused(text) == "but must be an interpreter: it cannot be run (Permission denied)"
-    assert refused(folder) == "but must be an interpreter: that is a folder"
+    assert refused(folder) == "but must be an interpreter, not a folder"
     for name in ("cut.tar.gz", "cut.tgz", "cut.tar", "cut.zip"):
         (tmp_path / name).write_bytes(b"")
         assert refused(tmp_path / name).startswith("which cannot be unpacked: ")
@@ -223,7 +223,9 @@ def test_what_this_machine_can_tell_of_an_interpreter_is_told_before_it_is_broug
     check_environment(str(tmp_path / "env.tar.gz"))
     assert caplog.messages == []
     check_environment(str(tmp_path / "nowhere"))
-    assert caplog.messages == [f"python is {tmp_path}/nowhere, which is not on this machine: every node must have it"]
+    assert caplog.messages == [
+        f"python is {tmp_path}/nowhere, which this machine does not have: check that every node has it"
+    ]
 
 
 def test_orders_survive_the_way_to_the_master() -> None:
@@ -233,7 +235,7 @@ def test_orders_survive_the_way_to_the_master() -> None:
     # The shell that sets it has no word in it.
     assert text.replace("=", "").replace("+", "").replace("/", "").isalnum()
     assert MasterOrders.from_text(text) == orders
-    with pytest.raises(ConfigError, match="EPS_YARN does not say what this application master is to do"):
+    with pytest.raises(ConfigError, match="EPS_YARN"):
         MasterOrders.from_text("e30=")
 
 
@@ -248,9 +250,9 @@ def test_members_get_the_tokens_of_the_job() -> None:
 def test_tokens_are_for_every_file_system_that_members_use() -> None:
     home = RemotePath.parse("hdfs://nn:1/user/ada/.eps")
     assert file_systems_of(home, JobSpec()) == ["hdfs://nn:1"]
-    other = JobSpec(checkpoint_dir="hdfs://lake/checkpoints")
+    other = JobSpec().with_settings(checkpoint_dir="hdfs://lake/checkpoints")
     assert file_systems_of(home, other) == ["hdfs://lake", "hdfs://nn:1"]
-    assert file_systems_of(home, JobSpec(checkpoint_dir="/nfs/checkpoints")) == ["hdfs://nn:1"]
+    assert file_systems_of(home, JobSpec().with_settings(checkpoint_dir="/nfs/checkpoints")) == ["hdfs://nn:1"]
 
 
 def test_files_of_jobs_are_in_the_users_home_unless_said_otherwise() -> None:
@@ -293,5 +295,5 @@ def test_a_configuration_that_includes_files_is_whole_in_a_container(tmp_path: P
 
 
 def test_an_application_says_what_it_will_ask_for() -> None:
-    spec = JobSpec(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
+    spec = JobSpec().with_settings(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
     assert tags_of(spec) == ("mine", "eps.workers=3", "eps.servers=1", "eps.worker=512x1", "eps.server=1024x1")

@@ -88,10 +88,10 @@ def test_job_that_cannot_be_read_is_told_with_why(fake: FakeHdfs, staged: Staged
         staged.directory(ID, "a9a", "ada", MASTER)
     stage(fake, TOKEN)
     fake.fault("OPEN", "error", name="AccessControlException", message="Permission denied: user=eva")
-    with pytest.raises(StorageError, match="Permission denied: user=eva"):
+    with pytest.raises(StorageError, match="denied: user=eva"):
         staged.directory(ID, "a9a", "ada", MASTER)
     fake.put(f"/staging/jobs/a9a-{ID}/{JOB_ARCHIVE}", b"no archive")
-    with pytest.raises(StorageError, match="is no archive of a staged job"):
+    with pytest.raises(StorageError, match="no archive"):
         staged.directory(ID, "a9a", "ada", MASTER)
 
 

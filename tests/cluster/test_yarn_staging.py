@@ -38,14 +38,14 @@ def conf_of(web: str, **values: str) -> HadoopConf:
 
 
 def test_an_address_that_leads_nowhere_is_named_with_its_setting(nobody: str, namenode: str) -> None:
-    spec = JobSpec(staging=f"webhdfs://{nobody}/x")
+    spec = JobSpec().with_settings(staging=f"webhdfs://{nobody}/x")
     with pytest.raises(StorageAwayError) as refused:
         check_file_systems(conf_of(namenode), spec, CLIENT)
     assert str(refused.value).startswith(
         f"staging is webhdfs://{nobody}/x, but its NameNode cannot be reached at http://{nobody} (Connection refused): "
     )
     with pytest.raises(StorageAwayError, match=rf"^checkpoint_dir is webhdfs://{nobody}/c, but its NameNode cannot"):
-        check_file_systems(conf_of(namenode), JobSpec(checkpoint_dir=f"webhdfs://{nobody}/c"), CLIENT)
+        check_file_systems(conf_of(namenode), JobSpec().with_settings(checkpoint_dir=f"webhdfs://{nobody}/c"), CLIENT)
     with pytest.raises(StorageAwayError, match=r"^fs.defaultFS of /etc/hadoop leads to hdfs://nn:9000/user/ada/"):
         check_file_systems(conf_of(nobody), JobSpec(), CLIENT)
 
@@ -53,7 +53,7 @@ def test_an_address_that_leads_nowhere_is_named_with_its_setting(nobody: str, na
 def test_what_is_no_location_is_named_with_its_setting(namenode: str) -> None:
     for location, why in (("/nope", "'/nope' is not a location on HDFS: expected"), ("webhdfs:///x", "names no host")):
         with pytest.raises(ConfigError, match=f"^staging: .*{why}"):
-            check_file_systems(conf_of(namenode), JobSpec(staging=location), CLIENT)
+            check_file_systems(conf_of(namenode), JobSpec().with_settings(staging=location), CLIENT)
 
 
 def test_the_web_address_of_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch, namenode: str) -> None:
@@ -65,11 +65,11 @@ def test_the_web_address_of_a_name_that_nobody_knows_is_told(monkeypatch: pytest
     with pytest.raises(
         StorageAwayError, match=r"^staging is hdfs://nowhere:9000/x, but its .* at http://nowhere:9870 \(Name"
     ):
-        check_file_systems(conf_of(namenode), JobSpec(staging="hdfs://nowhere:9000/x"), CLIENT)
+        check_file_systems(conf_of(namenode), JobSpec().with_settings(staging="hdfs://nowhere:9000/x"), CLIENT)
 
 
 def test_a_namenode_that_is_there_or_has_a_twin_is_waited_for_by_whoever_uses_it(nobody: str, namenode: str) -> None:
     check_file_systems(conf_of(namenode), JobSpec(), CLIENT)
     twins = {"dfs.nameservices": "lake", "dfs.ha.namenodes.lake": "a,b"}
     web = {f"dfs.namenode.http-address.lake.{twin}": nobody for twin in "ab"}
-    check_file_systems(conf_of(namenode, **twins, **web), JobSpec(staging="hdfs://lake/x"), CLIENT)
+    check_file_systems(conf_of(namenode, **twins, **web), JobSpec().with_settings(staging="hdfs://lake/x"), CLIENT)

@@ -22,7 +22,6 @@ from eps.errors import (
     ConfigError,
     DeadlineError,
     JobExistsError,
-    JobNotFoundError,
     PeerUnavailableError,
     StorageError,
 )
@@ -45,8 +44,8 @@ from tests.cluster.submission_world import request_ as request_
 from tests.cluster.submission_world import yarn as yarn
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.records import note_end
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("hdfs")
 
@@ -67,8 +66,8 @@ def prepared(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def cluster(prepared: PreparedJob) -> Cluster:
-    return Cluster(prepared.directory)
+def cluster(prepared: PreparedJob) -> FakeYarnClient:
+    return FakeYarnClient(directory=prepared.directory)
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:
@@ -76,7 +75,7 @@ def staged(hdfs: FakeHdfs) -> list[str]:
 
 
 def test_the_directory_knows_the_application_before_yarn_does(
-    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs
+    cluster: FakeYarnClient, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs
 ) -> None:
     application = submit(prepared, cluster, conf)  # type: ignore[arg-type]
     assert cluster.noted == application == Application.read(prepared.directory)
@@ -84,7 +83,7 @@ def test_the_directory_knows_the_application_before_yarn_does(
 
 
 def test_the_master_is_told_where_results_go_and_has_a_token_for_it(
-    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeYarnClient, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = {"report": "/home/ada/r.json", "export": "hdfs://lake:8020/models/m.npz"}
     keep_places(prepared.directory, RunRequest(prepared.runtime.spec, detached=True, **places))
@@ -101,7 +100,7 @@ def test_the_master_is_told_where_results_go_and_has_a_token_for_it(
 @pytest.mark.parametrize("kind", [lambda: DeadlineError("no answer"), KeyboardInterrupt])
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
 def test_an_application_whose_submission_was_not_answered_is_ended_and_can_be_found(
-    cluster: Cluster,
+    cluster: FakeYarnClient,
     prepared: PreparedJob,
     conf: HadoopConf,
     hdfs: FakeHdfs,
@@ -123,16 +122,16 @@ def test_an_application_whose_submission_was_not_answered_is_ended_and_can_be_fo
 
 
 def test_of_one_that_yarn_refused_nothing_is_left(
-    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
+    cluster: FakeYarnClient, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.submitting, cluster.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    cluster.refuses("no such queue")
     with pytest.raises(ConfigError, match="no such queue"):
         submit(prepared, cluster, conf)  # type: ignore[arg-type]
     assert Application.read(prepared.directory) is None and staged(hdfs) == [] and not caplog.messages
 
 
 def test_one_that_a_queue_refused_is_told_as_refused_only(
-    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
+    cluster: FakeYarnClient, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
 ) -> None:
     """YARN lists it as an application that has failed, and would say of one that is ended again that it is."""
     cluster.submitting, cluster.state = ConfigError("the queue takes no application now"), "FAILED"
@@ -143,7 +142,7 @@ def test_one_that_a_queue_refused_is_told_as_refused_only(
 
 
 def test_one_that_yarn_has_though_its_client_was_refused_is_ended(
-    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf
+    cluster: FakeYarnClient, prepared: PreparedJob, conf: HadoopConf
 ) -> None:
     """As where a ticket expires while its client waits for it to be accepted."""
     cluster.submitting, cluster.state = AuthenticationError("a ticket that is valid is missing"), "ACCEPTED"
@@ -153,14 +152,14 @@ def test_one_that_yarn_has_though_its_client_was_refused_is_ended(
 
 
 def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
-    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, tmp_path: Path
+    cluster: FakeYarnClient, prepared: PreparedJob, conf: HadoopConf, tmp_path: Path
 ) -> None:
     """By the script that a NodeManager makes of a submission."""
     python = tmp_path / "it's my $HOME; `env`" / "python"
     python.parent.mkdir()
     python.write_text('#!/bin/sh\nfor word in "$@" "$ODD" "$PYTHONPATH"; do echo "$word"; done\n')
     python.chmod(0o755)
-    spec = dataclasses.replace(prepared.runtime.spec, python=str(python))
+    spec = prepared.runtime.spec.with_settings(python=str(python))
     runtime = dataclasses.replace(prepared.runtime, spec=spec)
     submit(dataclasses.replace(prepared, runtime=runtime), cluster, conf)  # type: ignore[arg-type]
     assert cluster.launch is not None
@@ -180,7 +179,7 @@ def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
 
 
 def test_a_job_has_a_folder_for_its_checkpoints_that_it_knows_to_be_its_own(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(request_)
     (job,) = list_jobs()
@@ -197,7 +196,7 @@ def test_a_job_has_a_folder_for_its_checkpoints_that_it_knows_to_be_its_own(
 @pytest.mark.parametrize("why", ["no archive", "no archive there", "queue", "hdfs", "interrupted", "model"])
 @pytest.mark.parametrize("named", [False, True])
 def test_of_a_job_that_was_refused_nothing_is_left(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     why: str, named: bool,
 ) -> None:  # fmt: skip
     if named:
@@ -208,7 +207,7 @@ def test_of_a_job_that_was_refused_nothing_is_left(
     elif why == "no archive there":
         request_ = request_.with_spec(python=f"webhdfs://{hdfs.authority}/envs/env.tar.gz")
     elif why == "queue":
-        yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+        yarn.refuses("no such queue")
     elif why == "hdfs":
         refusal = StorageError
         hdfs.fault("MKDIRS", "error", name="AccessControlException", message="Permission denied: user=eva", left=99)
@@ -234,7 +233,7 @@ def _interrupt() -> None:
 
 
 def test_who_interrupts_while_what_the_former_has_left_is_removed_leaves_no_job(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(request_)
     with monkeypatch.context() as patched:
@@ -248,7 +247,7 @@ def test_who_interrupts_while_what_the_former_has_left_is_removed_leaves_no_job(
 @pytest.mark.parametrize("on", ["yarn", "local"])
 @pytest.mark.parametrize("refused", [False, True])
 def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_taken(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, on: str, refused: bool
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, on: str, refused: bool
 ) -> None:
     """Its token and key above all; also where the one that takes its place gets no further."""
     start(request_)
@@ -256,7 +255,6 @@ def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_t
     former = Application.read(job)
     assert former is not None and f"{RemotePath.parse(former.shared).path}/job.zip" in hdfs.nodes
     again = dataclasses.replace(on_backend(request_, on), anew=True)
-    yarn.started = "application_1_0002"
     if refused:
         monkeypatch.setattr("eps.job.launch.noted_places", lambda request: _refuse())
     with pytest.raises(StorageError) if refused else nullcontext():
@@ -275,7 +273,7 @@ def _refuse() -> None:
 
 
 def test_who_may_view_a_job_comes_to_what_it_leaves_and_to_nothing_else(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs
 ) -> None:
     start(request_.with_spec(acl=("view=ann,bob research", "modify=eve")))
     folder = f"/eps/jobs/a9a-{ID}"
@@ -285,7 +283,7 @@ def test_who_may_view_a_job_comes_to_what_it_leaves_and_to_nothing_else(
 
 
 def test_a_job_whose_namenode_keeps_no_lists_is_submitted_and_says_who_cannot_read_what_it_leaves(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
 ) -> None:
     hdfs.fault("MODIFYACLENTRIES", "error", name="AclException", message="Support for ACLs has been disabled")
     start(request_.with_spec(acl=("view=*",)))
@@ -295,7 +293,7 @@ def test_a_job_whose_namenode_keeps_no_lists_is_submitted_and_says_who_cannot_re
 
 @pytest.mark.parametrize("on", ["yarn", "local"])
 def test_a_job_whose_note_of_its_application_is_damaged_is_replaced_where_that_is_asked_for(
-    request_: RunRequest, yarn: Cluster, monkeypatch: pytest.MonkeyPatch, on: str
+    request_: RunRequest, yarn: FakeYarnClient, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
     monkeypatch.setattr(PreparedJob, "start", lambda prepared, **_: prepared.lock.close() or _Handle())
     start(request_)
@@ -303,7 +301,7 @@ def test_a_job_whose_note_of_its_application_is_damaged_is_replaced_where_that_i
     job.job_json.write_text("{")
     again = on_backend(request_, on)
     warm: Any = _Handle()
-    with pytest.raises(JobExistsError, match=r"stopped before its end.*--anew"):
+    with pytest.raises(JobExistsError, match=r"stopped before.*--anew"):
         Job.start_request(again, warm=warm)
     assert job.job_json.read_text() == "{"
     Job.start_request(dataclasses.replace(again, anew=True), warm=warm)
@@ -319,7 +317,7 @@ class _Handle:
 
 
 def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs
 ) -> None:
     yarn.submitting = DeadlineError("no answer")
     with pytest.raises(DeadlineError):
@@ -330,7 +328,7 @@ def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
 
 
 def test_an_interpreter_that_no_container_could_have_does_not_cost_the_job_whose_name_is_taken(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(request_)
     (job,) = list_jobs()
@@ -342,7 +340,7 @@ def test_an_interpreter_that_no_container_could_have_does_not_cost_the_job_whose
 
 
 def test_an_environment_on_the_file_system_of_the_configuration_is_brought_from_there(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named as Hadoop's own commands print it, without a NameNode: as any other location."""
     values = {"fs.defaultFS": "hdfs://nn:9000", "dfs.namenode.http-address": hdfs.authority}
@@ -356,14 +354,13 @@ def test_an_environment_on_the_file_system_of_the_configuration_is_brought_from_
 
 
 @pytest.fixture
-def stopped(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> JobDir:
+def stopped(request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> JobDir:
     """A job that has failed, whose folder on the cluster could not be removed then."""
     start(request_)
     (job,) = list_jobs()
     note_end(job, "failed", "training diverged")
     job.report.write_text('{"state": "failed", "reason": "training diverged", "exit_code": 1}')
     job.model.write_bytes(b"npz")
-    yarn.started = "application_1_0002"
     return job
 
 
@@ -373,11 +370,11 @@ def files_of(job: JobDir) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("listed", ["", "FAILED"])
 def test_a_resumption_that_yarn_refuses_leaves_the_job_as_it_was(
-    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs, listed: str
+    stopped: JobDir, yarn: FakeYarnClient, hdfs: FakeHdfs, listed: str
 ) -> None:
     """It lists what a queue refuses as an application that has failed."""
     before, there = files_of(stopped), staged(hdfs)
-    yarn.submitting, yarn.killing = ConfigError("the queue is full"), JobNotFoundError("no such application")
+    yarn.refuses("the queue is full")
     yarn.state = listed
     with pytest.raises(ConfigError, match="the queue is full"):
         start_prepared(prepare_resume("a9a", python="/opt/other/python").prepared)
@@ -388,7 +385,7 @@ def test_a_resumption_that_yarn_refuses_leaves_the_job_as_it_was(
 
 
 def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
-    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    stopped: JobDir, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, there = files_of(stopped), staged(hdfs)
 
@@ -406,7 +403,7 @@ def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
 
 @pytest.mark.parametrize("resumed", [True, False])
 def test_who_interrupts_when_yarn_has_it_is_told_so(
-    stopped: JobDir, request_: RunRequest, yarn: Cluster, monkeypatch: pytest.MonkeyPatch, resumed: bool
+    stopped: JobDir, request_: RunRequest, yarn: FakeYarnClient, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
     """Closing a client takes a while where it is Java's."""
     monkeypatch.setattr(yarn, "close", _interrupt)
@@ -422,9 +419,9 @@ def test_who_interrupts_when_yarn_has_it_is_told_so(
 
 
 def test_who_interrupts_a_refusal_while_the_client_is_closed_is_told_that_nothing_was_submitted(
-    stopped: JobDir, yarn: Cluster, monkeypatch: pytest.MonkeyPatch
+    stopped: JobDir, yarn: FakeYarnClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    yarn.submitting, yarn.killing = ConfigError("the queue is full"), JobNotFoundError("no such application")
+    yarn.refuses("the queue is full")
     monkeypatch.setattr(yarn, "close", _interrupt)
     before = files_of(stopped)
     with pytest.raises(KeyboardInterrupt) as raised, interrupt.before_submission("a9a"):
@@ -433,7 +430,7 @@ def test_who_interrupts_a_refusal_while_the_client_is_closed_is_told_that_nothin
 
 
 def test_a_resumption_that_yarn_may_have_is_the_job_from_then_on(
-    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs
+    stopped: JobDir, yarn: FakeYarnClient, hdfs: FakeHdfs
 ) -> None:
     former = Application.read(stopped)
     assert former is not None and RemotePath.parse(former.shared).path in hdfs.nodes
@@ -447,13 +444,12 @@ def test_a_resumption_that_yarn_may_have_is_the_job_from_then_on(
 
 
 def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(request_)
     (job,) = list_jobs()
     former = Application.read(job)
     assert former is not None
-    yarn.started = "application_1_0002"
     start_prepared(prepare_resume("a9a").prepared)
     now = Application.read(job)
     assert now is not None and now.shared != former.shared
@@ -463,7 +459,7 @@ def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
 
 @pytest.mark.parametrize("why", ["queue", "interpreter", "file system"])
 def test_a_resumption_that_is_refused_leaves_what_the_job_has_brought(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, why: str
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     start(request_)
     (job,) = list_jobs()
@@ -491,12 +487,12 @@ def test_a_job_of_this_machine_is_not_resumed_with_another_interpreter(
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     (tmp_path / "rows.libsvm").write_text(ROWS)
     prepare_job(RunRequest.from_values({"data": str(tmp_path / "rows.libsvm"), "name": "a9a"})).lock.close()
-    with pytest.raises(ConfigError, match="python is '/opt/python', but only containers on YARN"):
+    with pytest.raises(ConfigError, match="python is '/opt/python'"):
         prepare_resume("a9a", python="/opt/python")
 
 
 def test_a_job_that_failed_over_its_interpreter_goes_on_with_another(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, yarn: FakeYarnClient, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(request_.with_spec(python="/opt/wrong/python"))
     (job,) = list_jobs()

@@ -12,7 +12,6 @@ import pytest
 
 import eps.cli.parser
 import hscheduler.cli
-from benchmarks import picture
 from eps.core.reconfig import diagram
 from tools import figures, reference, words
 
@@ -95,11 +94,6 @@ def test_the_reference_is_what_parsers_and_settings_say() -> None:
 def test_a_page_has_none_of_the_phrases_that_readers_stumble_over(page: str) -> None:
     lines = list(words.document(page, text_of(page)))
     assert [(line.line, name) for line, name in words.places(lines)] == []
-
-
-def test_the_picture_of_the_readme_is_drawn_from_the_results() -> None:
-    drawn = picture.svg(json.loads(picture.REPORT.read_text(encoding="utf-8")))
-    assert picture.PICTURE.read_text(encoding="utf-8") == drawn, "run python benchmarks/picture.py"
 
 
 def test_readme_and_map_are_short() -> None:

@@ -33,7 +33,7 @@ def test_clock_that_is_not_there_is_an_error(clock: int) -> None:
 
 
 def test_only_the_next_clock_can_follow() -> None:
-    with pytest.raises(ValueError, match="is of clock 2, but must be of clock 1"):
+    with pytest.raises(ValueError, match=r"clock 2, .* clock 1"):
         ClockHistory([RECORDS[0], RECORDS[2]])
 
 

@@ -464,6 +464,28 @@ def test_member_that_leaves_and_was_released_is_not_told_who_takes_over() -> Non
     assert told == set(master.membership.members) and "worker-3" not in told
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_server_that_leaves_is_lost_as_long_as_a_worker_waits_for_its_last_answer(answered: bool) -> None:
+    """Found by simulation: the worker repeats the request to that server, which is gone, and nobody asks it to stop."""
+    master = protected()
+    plan = master.ask(REMOVE_SERVER)
+    master.acknowledge_lists()
+    master.copy()
+    master.acknowledge_membership()
+    (leaves,) = plan.removed
+    workers = master.membership.workers
+    for name in (leaves, *(workers if answered else workers[1:])):
+        master.report(m.PlanReleased(name, plan.turn))
+    master.exit(leaves, taken=True)
+
+    assert (master.state.recovery.inquiry is None) == answered
+    assert [loss.name for loss in master.state.recovery.losses] == ([] if answered else [leaves])
+    if not answered:
+        master.recover()
+    master.report_released()
+    assert plan.phase is Phase.RELEASED
+
+
 def test_member_that_connects_again_is_not_told_that_an_undecided_plan_is_committed() -> None:
     """Found by simulation: it would keep what the plan brought, and take no more of it."""
     master = running()

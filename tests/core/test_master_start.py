@@ -160,7 +160,7 @@ def test_status_tells_what_was_not_granted_at_the_start_from_what_others_were_to
 
     assert entry["began_without"] == {"worker": 1, "server": 1}
     assert entry["evictions"]["given"] == {"worker": 1, "server": 0}
-    assert "; 1 not asked for again yet, for others were to get that room" in told
+    assert "; 1 not requested again yet: others need that capacity" in told
     assert "smaller than asked for: 1 worker and 1 server not granted in time at the start" in told
 
 

@@ -157,12 +157,12 @@ def test_names_of_two_digits_are_ordered_by_number() -> None:
 def test_nobody_left_is_refused() -> None:
     workers = names(Role.WORKER, range(1, 3))
 
-    with pytest.raises(PlanError, match="removing 2 of 2 workers would leave none"):
+    with pytest.raises(PlanError, match="2 of 2 workers"):
         plan_splits(SplitTable.of(spread_evenly(4, workers)), workers, (), workers)
 
 
 def test_more_members_than_items_is_refused() -> None:
-    with pytest.raises(PlanError, match="3 servers would share 2 partitions"):
+    with pytest.raises(PlanError, match=r"3 servers .* 2 "):
         plan_partitions(
             PartitionTable(("server-1", "server-2")), ["server-1", "server-2"], names(Role.SERVER, range(3, 4)), ()
         )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from eps.data.arrays import array_files, matrix_of
+from eps.data.arrays import array_files, is_array_file, matrix_of
 from eps.data.formats import load
 from eps.data.raw import RawData, find_classes
 from eps.errors import ConfigError, DataError
@@ -89,6 +89,36 @@ def test_files_are_their_users_and_go_with_the_job(home: Path) -> None:
     assert len(contents) == 1
 
 
+@pytest.mark.parametrize("pair", [True, False])
+def test_rows_to_test_with_have_labels_of_their_own(pair: bool, home: Path) -> None:
+    test = {"test": (X[::-1], Y[::-1] + 4)} if pair else {"test": X[::-1], "test_labels": Y[::-1] + 4}
+    with array_files({"data": X, "labels": Y, **test}, lambda: home) as values:
+        assert values.keys() == {"data", "test"}
+        raw = load(values["test"])
+    assert raw.X.tolist() == X[::-1].tolist() and raw.y is not None and raw.y.tolist() == [7, 11, 7]
+
+
+def test_a_frame_to_test_with_has_its_labels_in_the_same_column_or_beside_it(home: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"n": [1, 2, 3], "kind": ["b", "a", "b"]})
+    for test in ({"test": frame[1:]}, {"test": frame[["n"]][1:], "test_labels": ["a", "b"]}):
+        with array_files({"data": frame, "labels": "kind", **test}, lambda: home) as values:
+            raw = load(values["test"])
+        assert raw.X.tolist() == [[2], [3]] and find_classes(raw, "binary") == ("a", "b")
+
+
+def test_files_of_a_killed_process_are_removed_by_the_next(home: Path) -> None:
+    with array_files({"data": X, "labels": Y}, lambda: home) as mine:
+        left = Path(mine["data"]).parent.with_name(".tmp-arrays-of-a-killed-one")
+        left.mkdir()
+        (left / "lock").touch()
+        (left / "data.npz").touch()
+        with array_files({"data": X, "labels": Y}, lambda: home) as values:
+            assert Path(mine["data"]).exists() and Path(values["data"]).exists() and not left.exists()
+            assert is_array_file(mine["data"]) and not is_array_file("data.npz")
+    assert not list(home.iterdir())
+
+
 def test_settings_without_arrays_stay_as_they_are(home: Path) -> None:
     settings = {"data": ["a.txt", "b.txt"], "labels": "l.npy", "test": 0.2}
     with array_files(settings, lambda: home) as values:
@@ -104,6 +134,9 @@ def test_settings_without_arrays_stay_as_they_are(home: Path) -> None:
         ({"data": X, "labels": Y, "format": "csv"}, ConfigError, "format is 'csv', but tells how to read a file"),
         ({"data": X, "labels": Y, "test": (X,)}, ConfigError, "test has 1 parts, but must be \\(rows, labels\\)"),
         ({"data": X, "labels": Y, "test": X}, ConfigError, "test_labels is missing, but test is an array"),
+        ({"data": X, "labels": Y, "test": (X, Y), "test_labels": Y}, ConfigError, "test_labels is left out then"),
+        ({"data": X, "labels": Y, "test": 0.2, "test_labels": Y}, ConfigError, "test is 0.2: give both"),
+        ({"data": X, "labels": Y, "test_labels": Y}, ConfigError, "test is None: give both"),
         ({"data": X, "labels": Y, "test": (X[:, :2], Y)}, DataError, "test has 2 columns, but data has 3"),
         ({"data": X, "labels": Y, "test": (sparse.csr_array(X), Y)}, DataError, "test is sparse, but data is dense"),
         ({"data": X, "labels": Y[:2]}, DataError, "data has 3 rows, but labels has 2 labels"),

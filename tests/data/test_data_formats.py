@@ -42,7 +42,7 @@ def test_an_archive_of_one_file_is_read_and_of_two_refused(tmp_path: Path) -> No
         return tmp_path / name
 
     assert load(archive("one.tgz", "d/train", "d/._train")).num_rows == 2
-    with pytest.raises(DataError, match=r"archive of 2 files \(a, b\): must hold exactly one"):
+    with pytest.raises(DataError, match=r"2 files \(a, b\): .*one"):
         load(archive("two.tgz", "a", "b"))
 
 
@@ -71,9 +71,9 @@ def test_damaged_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_formats_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="format is 'parquet', but must be one of auto, libsvm, csv"):
+    with pytest.raises(ConfigError, match=r"'parquet', .* libsvm, csv"):
         load(write(tmp_path / "a", LIBSVM), format="parquet")
-    with pytest.raises(ConfigError, match="cannot be detected from '# Title'"):
+    with pytest.raises(ConfigError, match="'# Title'"):
         load(write(tmp_path / "b", b"# Title\nwords\n"))
     with pytest.raises(ConfigError, match="holds its own labels"):
         load(tmp_path / "a", labels=tmp_path / "a")
@@ -90,9 +90,9 @@ def test_scipy_matrices_need_labels_beside_them(tmp_path: Path) -> None:
     assert raw.classes == ("no", "yes")
     with pytest.raises(DataError, match="no labels"):
         load(tmp_path / "X.npz")
-    with pytest.raises(DataError, match=r"has 3 rows, but .* has 2 labels"):
+    with pytest.raises(DataError, match=r"3 rows, .* 2 labels"):
         load(tmp_path / "X.npz", labels=write(tmp_path / "short.txt", b"1\n2\n"))
-    with pytest.raises(DataError, match="2 feature columns: must be at most 1"):
+    with pytest.raises(DataError, match=r"2 .*: must be at most 1"):
         load(tmp_path / "X.npz", labels=labels, features=1)
 
 
@@ -106,7 +106,7 @@ def test_numpy_files_are_read_without_pickle(tmp_path: Path) -> None:
     assert load(tmp_path / "table.npy", label_column="first").X.tolist() == [[2, 3], [5, 6]]
     with pytest.raises(DataError, match="without pickle"):
         load(tmp_path / "objects.npy")
-    with pytest.raises(DataError, match="row 1, column 0 is nan: features must be finite"):
+    with pytest.raises(DataError, match="1, column 0 is nan: "):
         load(tmp_path / "nan.npy")
 
 
@@ -119,7 +119,7 @@ def test_images_are_scaled_and_find_their_labels(tmp_path: Path) -> None:
 
     np.testing.assert_allclose(raw.X, np.array([[0, 1], [0.2, 0.4]]), rtol=1e-6)
     assert raw.y is not None and raw.y.tolist() == [7, 9]
-    with pytest.raises(DataError, match=r"19 bytes: shape \(2, 1, 2\) of uint8 needs 20"):
+    with pytest.raises(DataError, match=r"19 bytes: .* needs 20"):
         load(write(path, images[:-1]))
 
 
@@ -131,7 +131,7 @@ def test_text_is_hashed_to_counts_of_words_and_pairs(tmp_path: Path) -> None:
     assert row[zlib.crc32(b"go") % 1000] == 2
     assert row[zlib.crc32(b"go go") % 1000] == 1
     assert row.sum() == 5
-    with pytest.raises(DataError, match="sms:2: nothing: a line must be label TAB text"):
+    with pytest.raises(DataError, match=r"sms:2: .*label TAB text"):
         load(write(tmp_path / "sms", b"ham\tx\nnothing\n"), format="text")
 
 
@@ -144,7 +144,7 @@ def test_files_of_one_class_each_are_labelled_by_their_number(tmp_path: Path) ->
 
 
 def test_unknown_data_sets_of_scikit_learn_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="must be one of breast_cancer, diabetes, digits, iris, wine"):
+    with pytest.raises(ConfigError, match=r"must be one of .*, wine"):
         load("sklearn:moons")
 
 

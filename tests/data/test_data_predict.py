@@ -37,7 +37,7 @@ def test_the_index_base_and_width_of_training_hold_for_new_rows(tmp_path: Path) 
     assert rows.X.toarray().tolist() == [[0, 7, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]
     assert rows.y is not None and rows.y.tolist() == [0, 1]
     new.write_text("1 6:1\n")
-    with pytest.raises(DataError, match="new:1: 6:1: the largest index of 6 features is 5"):
+    with pytest.raises(DataError, match=r"new:1: 6:1: .* is 5"):
         predict(new, info)
 
 

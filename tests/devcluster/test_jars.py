@@ -15,6 +15,7 @@ from eps.cluster.devcluster import jars
 from eps.cluster.devcluster.jars import (
     MAVEN_VERSION,
     Java,
+    Say,
     check_java,
     class_path_of_jars,
     find_java,
@@ -25,8 +26,8 @@ from eps.cluster.devcluster.settings import ClusterSettings
 from eps.errors import ConfigError, ResourceError
 
 
-def fetch(cache: Path, java: Java, version: str = "3.5.0") -> list[str]:
-    return class_path_of_jars(version, cache, java, lambda text: None).split(":")
+def fetch(cache: Path, java: Java, version: str = "3.5.0", say: Say = lambda text: None) -> list[str]:
+    return class_path_of_jars(version, cache, java, say).split(":")
 
 
 def test_jars_are_fetched_once_for_each_release(tmp_path: Path, java: Java, maven: Callable[[str], None]) -> None:
@@ -42,14 +43,16 @@ def test_jars_are_fetched_once_for_each_release(tmp_path: Path, java: Java, mave
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.9.9"])
 def test_what_maven_cannot_get_is_not_kept(
-    tmp_path: Path, java: Java, maven: Callable[[str], None], capfd: pytest.CaptureFixture[str], version: str
+    tmp_path: Path, java: Java, maven: Callable[[str], None], version: str
 ) -> None:
-    maven('mkdir -p target/lib; echo "[ERROR] Could not transfer artifact x: Unknown host"; exit 1')
-    with pytest.raises(ResourceError, match=r"name a mirror of it in ~/\.m2/settings\.xml") as raised:
-        fetch(tmp_path / "cache", java, version)
-    told = "Hadoop 3.9.9 may be no release; 3.3.6, 3.4.3, 3.5.0 were tried: Maven could not get Hadoop's jars"
+    maven(r'mkdir -p target/lib; printf "\033[0m[ERROR] Could not transfer artifact x: Unknown host\033[0m\n"; exit 1')
+    said: list[str] = []
+    with pytest.raises(ResourceError, match=r"mirror .*settings\.xml") as raised:
+        fetch(tmp_path / "cache", java, version, said.append)
+    told = "Hadoop 3.9.9 may not exist; tried releases are 3.3.6, 3.4.3, 3.5.0. Maven could not get Hadoop's jars"
     assert str(raised.value).startswith(told) == (version == "3.9.9")
-    assert "Unknown host" in capfd.readouterr().err
+    # Without the codes by which Maven resets a terminal's colors.
+    assert said[1:] == ["[ERROR] Could not transfer artifact x: Unknown host"]
     assert not list((tmp_path / "cache" / "hadoop").iterdir())
 
 
@@ -85,7 +88,7 @@ def test_maven_is_fetched_once_where_there_is_none(
     assert Path(found).read_text().endswith("echo I am Maven\n")
     assert Path(found).stat().st_mode & 0o111
     assert find_maven(tmp_path / "cache", said.append, environ) == found
-    assert len(said) == 1 and said[0].startswith(f"there is no mvn on PATH: fetching Maven {MAVEN_VERSION} (9 MB) from")
+    assert len(said) == 1 and said[0].startswith("there is no mvn on PATH")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"apache-maven-{MAVEN_VERSION}"]
 
 
@@ -94,7 +97,7 @@ def test_maven_that_is_another_or_cannot_be_had_is_refused(tmp_path: Path, there
     if there:
         write_archive(tmp_path / "repository")
     environ = {"PATH": str(tmp_path), "MVNW_REPOURL": f"file://{tmp_path}/repository"}
-    expected = "is not Maven" if there else r"cannot be fetched.*apt install maven.*MVNW_REPOURL"
+    expected = "is not Maven" if there else r"cannot be downloaded.*apt install maven.*MVNW_REPOURL"
     with pytest.raises(ResourceError, match=expected):
         find_maven(tmp_path / "cache", lambda text: None, environ)
     assert not (tmp_path / "cache").exists()
@@ -130,7 +133,7 @@ def test_java_is_judged_by_what_hadoop_needs(java: Java, said_version: str, hado
     if good:
         check_java(found, ClusterSettings(hadoop_version=hadoop))
     else:
-        with pytest.raises(ConfigError, match=rf"is Java {found.version}, but Hadoop {hadoop}.*openjdk-17"):
+        with pytest.raises(ConfigError, match=rf"{found.version}, .* {hadoop}.*openjdk"):
             check_java(found, ClusterSettings(hadoop_version=hadoop))
 
 
@@ -139,7 +142,7 @@ def test_java_of_path_tells_its_home_and_none_is_said(tmp_path: Path, java: Java
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(tmp_path / "java-link")
     assert find_java({"PATH": f"{tmp_path}/bin"}).home == java.home
-    with pytest.raises(ConfigError, match=r"no Java on this host: install a JDK 17"):
+    with pytest.raises(ConfigError, match=r"no Java .*: install"):
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"JAVA_HOME is /nowhere"):
         find_java({"JAVA_HOME": "/nowhere"})

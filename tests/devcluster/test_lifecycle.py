@@ -56,7 +56,7 @@ def test_started_cluster_runs_and_is_told_of_by_its_conf_dir(home: Path) -> None
 def test_a_cluster_that_stops_says_how_many_applications_that_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_APPLICATIONS", "2")
     start(home)
-    assert stop(home) == ["the cluster runs 2 applications of YARN, which this ends", "stopping 4 processes"]
+    assert stop(home) == ["this ends 2 running YARN applications", "stopping 4 processes"]
 
 
 def test_a_cluster_with_kerberos_leaves_its_user_a_key(home: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_cluster_with_kerberos_leaves_its_user_a_key(home: Path) -> None:
     # Nobody is let in without a proof, so nothing is labelled over HTTP.
     assert "add-node-labels" not in cluster.log("resourcemanager").read_text()
     kill(home, "kdc")
-    with pytest.raises(ConfigError, match="the realm has ended, and all keys with it: eps devcluster stop"):
+    with pytest.raises(ConfigError, match=r"realm .*devcluster stop"):
         start(home, settings)
     stop(home)
 
@@ -107,7 +107,7 @@ def test_start_where_a_part_runs_starts_the_rest_where_it_was(home: Path, capsys
     assert sorted(after.values()) == sorted(first.settings.daemons)
     assert {path: path.read_bytes() for path in first.conf_dir.rglob("*.xml")} == written
     assert main([*command, "--vcores=8"]) == 2
-    assert "without options, start starts again what has ended of it" in capsys.readouterr().err
+    assert "eps devcluster start without options restarts its daemons" in capsys.readouterr().err
     stop(home)
     assert main(command) == 0
     assert find_cluster(home).settings == ClusterSettings(), "what has been stopped begins as is said"
@@ -125,7 +125,7 @@ def test_hdfs_keeps_what_it_holds_and_one_that_was_half_formatted_is_formatted_a
     start(home)
     assert not (cluster.data / "namenode" / "current" / "edits").exists()
     stop(home)
-    with pytest.raises(ConfigError, match=r"written by Hadoop 3\.5\.0, not 3\.4\.3"):
+    with pytest.raises(ConfigError, match=r"3\.5\.0, not 3\.4\.3"):
         start(home, replace(ONE_NODE, hadoop_version="3.4.3"))
 
 
@@ -133,7 +133,7 @@ def test_daemon_that_ends_is_shown_with_its_last_words_and_nothing_is_left(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_JAVA", "nodemanager-1=dies")
-    with pytest.raises(ResourceError, match=r"nodemanager-1 ended by itself(.|\n)*something is wrong with it"):
+    with pytest.raises(ResourceError, match=r"nodemanager-1 (.|\n)*wrong"):
         start(home)
     assert not processes(home)
 
@@ -143,7 +143,7 @@ def test_a_start_that_fails_ends_nothing_that_ran_before(home: Path, monkeypatch
     kill(home, "nodemanager-2")
     before = processes(home)
     monkeypatch.setenv("FAKE_JAVA", "nodemanager-2=dies")
-    with pytest.raises(ResourceError, match="nodemanager-2 ended by itself"):
+    with pytest.raises(ResourceError, match="nodemanager-2"):
         start(home, TWO_NODES)
     assert processes(home) == before
     stop(home)
@@ -161,7 +161,7 @@ def test_daemon_that_does_not_end_is_killed(home: Path, monkeypatch: pytest.Monk
     start(home)
     monkeypatch.setattr(lifecycle, "GRACE_S", 0.5)
     (pid,) = (pid for pid, name in processes(home).items() if name == "datanode")
-    assert stop(home)[-1] == f"datanode ({pid}) did not end by itself, and was killed"
+    assert stop(home)[-1] == f"killing datanode (pid {pid}): it is still running 0.5 s after SIGTERM"
 
 
 def test_stop_ends_what_a_killed_nodemanager_left_behind_and_nothing_of_another_cluster(home: Path) -> None:
@@ -214,7 +214,7 @@ def test_interrupted_start_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
 def test_commands_print_what_scripts_need(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--home", str(home)]
     assert main(["devcluster", "status", *flags]) == 4
-    assert f"there is no cluster at {home}: eps devcluster start makes one" in capsys.readouterr().err
+    assert f"there is no cluster at {home}: eps devcluster start starts one" in capsys.readouterr().err
     assert main(["devcluster", "start", "--nodes=1", "--timeout=0", *flags]) == 2
     assert "timeout is 0, but must be more than 0 seconds" in capsys.readouterr().err
     assert main(["devcluster", "start", "--nodes", "1", *flags]) == 0
@@ -247,11 +247,11 @@ def test_status_tells_how_each_daemon_is_and_what_to_run(
     }
     assert {one["name"] for one in told["daemons"] if one["pid"] == 0} == {"datanode"}
     assert main(["devcluster", "status", *flags]) == 1
-    assert f"eps devcluster start --home {home} starts again what has ended" in capsys.readouterr().out
+    assert f"eps devcluster start --home {home} restarts daemons that have exited" in capsys.readouterr().out
     hung.send(signal.SIGCONT)
     stop(home)
     assert main(["devcluster", "status", *flags]) == 1
-    assert capsys.readouterr().out.endswith(f"\nnothing runs: eps devcluster start --home {home}\n")
+    assert capsys.readouterr().out.endswith(f"\nnothing runs; start it with: eps devcluster start --home {home}\n")
 
 
 def test_hadoops_commands_are_given_its_files_and_their_words(home: Path) -> None:

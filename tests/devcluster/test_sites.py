@@ -258,22 +258,22 @@ def test_a_record_is_what_was_written_and_another_format_is_refused(tmp_path: Pa
     write_cluster(cluster)
     assert read_cluster(tmp_path) == cluster
     (tmp_path / "cluster.json").write_text('{"format": 1}')
-    with pytest.raises(StorageError, match=r"cluster\.json: is not the record of a cluster .*another version"):
+    with pytest.raises(StorageError, match=r"cluster\.json .*version"):
         read_cluster(tmp_path)
 
 
 def test_home_that_hadoop_would_misread_is_refused(tmp_path: Path) -> None:
     for name in ("a b", "a:b", "a,b", "ä"):
-        with pytest.raises(ConfigError, match=r"letters, digits and .* only"):
+        with pytest.raises(ConfigError, match="letters, digits"):
             _make_home(tmp_path / name)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         _make_home(tmp_path / "file" / "below")
 
 
 def test_plugin_that_is_not_there_is_said_before_anything_starts(home: Path) -> None:
     settings = ClusterSettings(rm_class_path=(f"{home.parent}/nothing.jar",))
-    with pytest.raises(ConfigError, match=r"class path of the ResourceManager: there is no .*/nothing\.jar"):
+    with pytest.raises(ConfigError, match=r"no .*/nothing\.jar"):
         start_cluster(home, settings, lambda text: None)
     assert not home.exists()
 
@@ -281,6 +281,6 @@ def test_plugin_that_is_not_there_is_said_before_anything_starts(home: Path) -> 
 def test_a_disk_without_room_is_said_and_nothing_is_left_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for free in (1_000, 10**9):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(total=10**12, free=free))
-        with pytest.raises(ConfigError, match=r"MB free, too little for HDFS: make room"):
+        with pytest.raises(ConfigError, match="MB free, too little"):
             _make_home(tmp_path / "far" / "home")
         assert not (tmp_path / "far").exists()

@@ -67,7 +67,7 @@ class FakeHadoopFiles:
 
     def take_over(self, url: str) -> None:
         if self.without_data_nodes:
-            raise StorageError(f"{url}: HDFS has not closed it within 90 s for its writer")
+            raise StorageError(f"{url}: HDFS has not released its writer's lease within 90 s")
         self.leases.pop(self._hdfs.find(urlsplit(url).path).number, None)
 
     def was_taken_over(self, url: str) -> bool:

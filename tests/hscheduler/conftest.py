@@ -12,7 +12,7 @@ from tests.hscheduler.world import FakeLive, World
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Let live schedulers have jobs that are records in memory."""
+    """Replace the jobs of live schedulers by records in memory."""
     world = World(0)
 
     def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:

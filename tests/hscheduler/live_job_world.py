@@ -1,4 +1,4 @@
-"""A live job that does what a test wants."""
+"""A live job over a fake job that the test controls."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SEATS = {"c1": Seat("worker-1", Role.WORKER), "c2": Seat("worker-2", Role.WORKER
 
 
 def told_of(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what a status says of members, which are called by what they are."""
+    """Return the members of a job's status; a member's name begins with its role."""
     return [{"name": name, "role": name.split("-")[0]} for name in names]
 
 
 class FakeJob:
-    """Stands in for ``eps.job.client.Job``: one job, whoever looks at it."""
+    """Fake of ``eps.job.client.Job``; every ``find`` returns the same job."""
 
     def __init__(self) -> None:
         self.news: SimpleQueue[Progress | None] = SimpleQueue()
@@ -62,7 +62,7 @@ class FakeJob:
         )
         self.outcome: dict[str, Any] = {}
 
-    # What LiveJob calls on the class.
+    # Class methods that LiveJob calls.
     def start_request(self, request: RunRequest, *, detach: bool, warm: None) -> FakeJob:
         self.started.append(request)
         self.is_missing = False
@@ -82,7 +82,7 @@ class FakeJob:
             raise JobNotFoundError(f"there is no job {name}")
         return self
 
-    # What it calls on a job.
+    # Methods that LiveJob calls.
     def change(self, operation: str, what: Any, *, wait: bool, request_id: str, manager: str) -> dict[str, Any]:
         assert not wait
         self.changes.append((str(operation), what))
@@ -139,7 +139,7 @@ class FakeJob:
     def close(self) -> None:
         pass
 
-    # What a test makes happen.
+    # Methods for tests.
     def tell(self, state: str, *history: dict[str, Any]) -> None:
         self.news.put(Progress({"state": state, "members": told_of(self.names)}, history))
 
@@ -149,7 +149,7 @@ class FakeJob:
 
 
 class Watched:
-    """A live job and what it says."""
+    """A live job and the events that it reports."""
 
     def __init__(self, fake: FakeJob, metric: str = "loss") -> None:
         self.fake = fake
@@ -159,12 +159,12 @@ class Watched:
         self.members: dict[str, str] = {}
 
     def obey(self, order: e.Order, number: int = 0) -> None:
-        """Give the job an order, with the next number or one that it had before."""
+        """Give the job an order, with the next number or with that of an earlier order."""
         self.given += 1
         self.job.obey(number or self.given, order)
 
     def next(self, kind: type) -> Any:
-        """Return the next event but for which members there are, which must be of a kind."""
+        """Return the next event except MembersFound; it must be of a type."""
         while isinstance(event := self.said.get(timeout=TIMEOUT_S), e.MembersFound):
             self.members = dict(event.members)
         assert isinstance(event, kind), event

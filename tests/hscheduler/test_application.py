@@ -1,4 +1,4 @@
-"""A sweep as one application: what is brought to it, what it keeps for the next attempt, who may have containers."""
+"""A sweep as one application: its uploads, what it keeps for the next attempt, and its broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import hscheduler
 from eps.cli import main as eps
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
-from eps.cluster.yarn.types import ApplicationReport, Resource
+from eps.cluster.yarn.types import Resource
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.yarn.shared_application import JOBS
@@ -21,10 +21,17 @@ from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.storage.jobdir import JobDir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
-from hscheduler.application.am import REPORT_S, Grants, Surroundings, attempt_of, outcome_of, page_of
+from hscheduler.application.am import REPORT_S, Environment, Grants, attempt_of, outcome_of, page_of
 from hscheduler.application.am import Application as AppMaster
-from hscheduler.application.follow import Following, fetch_job
-from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
+from hscheduler.application.monitor import Monitor, fetch_job
+from hscheduler.application.staged_files import (
+    CHECKPOINT_EVERY,
+    SERVICE_FILE,
+    SERVICE_FOLDER,
+    SWEEP,
+    ServiceOrders,
+    stage,
+)
 from hscheduler.application.submit import (
     BASE_MB,
     JOB_MB,
@@ -44,6 +51,7 @@ from hscheduler.service.observer import Observer
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.storage import put
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient, Word
 
 pytest.importorskip("requests")
 DEADLINE_S = 30.0
@@ -64,16 +72,18 @@ servers = 1
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotePath]:
-    """Give a folder of the cluster's file system."""
+    """Return a folder of the cluster's file system."""
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
     with FakeHdfs() as fake:
         yield RemotePath("webhdfs", fake.authority, "/cache")
 
 
-# ---- what is brought
+# ---- uploads
 
 
-def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: RemotePath, tmp_path: Path) -> None:
+def test_local_files_are_uploaded_once_and_named_by_their_place_on_the_cluster(
+    cache: RemotePath, tmp_path: Path
+) -> None:
     for name in ("train", "other", "labels"):
         (tmp_path / name).write_text(f"content of {name}")
     (tmp_path / "mine.py").write_text("code")
@@ -89,7 +99,7 @@ def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: Re
             "l2": {"uniform": [0, 1]},
         },
     }
-    found, models = staged(tables, cache)
+    found, models = stage(tables, cache)
     first, second = found["job"]["data"].split(",")
     assert first.startswith(str(cache)) and first.endswith("/train") and second.endswith("/other")
     assert RemotePath.parse(first).read_bytes() == b"content of train"
@@ -99,31 +109,31 @@ def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: Re
     assert found["space"]["model"] == {"choice": ["softmax", f"{SERVICE_FOLDER}/models/0/mine.py:Mine"]}
     assert models == {"models/0/mine.py": tmp_path / "mine.py"} and found["space"]["l2"] == {"uniform": [0, 1]}
     before = RemotePath.parse(first).status()
-    again, _ = staged(tables, cache)
+    again, _ = stage(tables, cache)
     assert again == found and RemotePath.parse(first).status() == before
     (tmp_path / "train").write_text("other content")
-    assert staged(tables, cache)[0]["job"]["data"] != found["job"]["data"]
+    assert stage(tables, cache)[0]["job"]["data"] != found["job"]["data"]
 
 
-def test_labels_beside_images_come_along_and_what_is_no_file_here_stays(cache: RemotePath, tmp_path: Path) -> None:
+def test_labels_of_images_are_uploaded_too_and_other_settings_stay(cache: RemotePath, tmp_path: Path) -> None:
     (tmp_path / "a-images-idx3-ubyte").write_bytes(b"images")
     (tmp_path / "a-labels-idx1-ubyte").write_bytes(b"labels")
     tables: dict[str, Any] = {"job": {"data": f"{tmp_path}/a-images-idx3-ubyte"}, "space": {}}
-    found, _ = staged(tables, cache)
+    found, _ = stage(tables, cache)
     images = RemotePath.parse(found["job"]["data"])
     assert (images.parent / "a-labels-idx1-ubyte").read_bytes() == b"labels"
     for data in ("sklearn:digits", "hdfs://n:1/x", str(tmp_path / "none")):
-        assert staged({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
+        assert stage({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
 
 
 @pytest.mark.parametrize("has_sweep", [True, False])
-def test_orders_are_what_they_were(tmp_path: Path, has_sweep: bool) -> None:
+def test_service_orders_survive_a_round_trip(tmp_path: Path, has_sweep: bool) -> None:
     spec = Spec.of({"job": {"data": "sklearn:digits"}})
     tables = json.loads(json.dumps(spec.tables())) if has_sweep else None
     orders = ServiceOrders(settings_of(spec, "static"), tables, 90.0)
     (tmp_path / "orders.json").write_bytes(orders.to_bytes())
     assert ServiceOrders.read(tmp_path) == orders
-    with pytest.raises(ConfigError, match="does not say what this service is"):
+    with pytest.raises(ConfigError, match=r"orders\.json is not valid"):
         ServiceOrders.read(tmp_path / "none")
 
 
@@ -136,13 +146,13 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
     small = ClusterSpec(nodes=3, vcores=4, memory="800MiB", container_memory="512MiB")
     assert master_resource(small, 4).memory_mb == 800, "no node has more"
     large = ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2)
-    assert master_resource(large, 4) == Resource(4096, 2), "what the scheduler counts for the master of a job"
+    assert master_resource(large, 4) == Resource(4096, 2), "the scheduler's container of a job master"
 
 
-def test_an_attempt_is_known_by_its_container() -> None:
+def test_an_attempt_is_identified_by_its_container() -> None:
     assert attempt_of("container_1700_0001_02_000001") == "attempt-000002"
     assert attempt_of("container_e17_1700_0001_11_000001") == "attempt-000011"
-    with pytest.raises(ConfigError, match="no container of YARN"):
+    with pytest.raises(ConfigError, match="must be the id of a YARN container"):
         attempt_of("")
 
 
@@ -160,7 +170,7 @@ def test_an_application_without_a_trial_that_finished_has_failed() -> None:
     assert outcome_of(report) == (0, "finished", "1 of 2 trials finished")
 
 
-# ---- who may have containers
+# ---- containers
 
 
 class FakeBroker:
@@ -179,7 +189,7 @@ class FakePlace:
     def end(self, job: str) -> None:
         self.told.append(("end", job))
 
-    def leave(self, job: JobDir, logs: bool) -> None:
+    def upload_results(self, job: JobDir, logs: bool) -> None:
         self._tell("leave", job.name, logs)
 
     def forget(self, job: JobDir) -> None:
@@ -192,7 +202,7 @@ class FakePlace:
 
 
 @pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.KILLED])
-def test_a_job_may_have_what_the_scheduler_has_granted_it(phase: Phase) -> None:
+def test_the_broker_leases_a_job_what_the_scheduler_granted_it(phase: Phase) -> None:
     broker: Any = FakeBroker()
     grants = Grants(broker)
     size = Resources(1, 512)
@@ -212,16 +222,16 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it(phase: Phase) -> None:
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
     assert grants.changed == {"s"}, "it is in the report from its arrival on"
-    assert grants.over == set()
+    assert grants.ended == set()
     grants.changed.clear()
     step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
-    assert grants.over == {"job-a"}
+    assert grants.ended == {"job-a"}
 
 
 @pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
 @pytest.mark.parametrize("fails", ["", "leave"])
-def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_it_has_brought(
+def test_before_its_end_is_reported_a_job_releases_its_containers_and_uploads_its_results(
     tmp_path: Path, phase: Phase, fails: str
 ) -> None:
     broker: Any = FakeBroker()
@@ -238,43 +248,41 @@ def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_
 
 
 def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppMaster:
-    around = Surroundings("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
+    around = Environment("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
     orders: Any = None
     return AppMaster(orders, resources, broker, place, around)
 
 
 @pytest.mark.parametrize("fails", ["", "forget"])
-def test_what_jobs_that_are_over_were_begun_with_is_removed_when_the_record_has_their_end(
-    tmp_path: Path, fails: str
-) -> None:
+def test_staged_files_of_ended_jobs_are_removed_once_the_record_has_their_end(tmp_path: Path, fails: str) -> None:
     broker: Any = FakeBroker()
     place: Any = FakePlace(fails)
     found = application_of(broker, place, LocalStorage(tmp_path), None)
-    found._forget_over()
+    found._remove_ended()
     assert place.told == []
     found.before_end("job-a", Phase.KILLED)
     place.told.clear()
-    found._forget_over()
+    found._remove_ended()
     assert place.told == [], "it may start again"
-    found._grants.over.add("job-a")
-    found._forget_over()
-    found._forget_over()
+    found._grants.ended.add("job-a")
+    found._remove_ended()
+    found._remove_ended()
     assert place.told == [("forget", "job-a")]
 
 
-def test_a_job_whose_results_cannot_be_left_keeps_its_checkpoints(tmp_path: Path) -> None:
+def test_a_job_whose_results_cannot_be_uploaded_keeps_its_checkpoints(tmp_path: Path) -> None:
     broker: Any = FakeBroker()
     place: Any = FakePlace("leave")
     found = application_of(broker, place, LocalStorage(tmp_path), None)
     with pytest.raises(StorageError):
         found.before_end("job-a", Phase.FINISHED)
     place.told.clear()
-    found._grants.over.add("job-a")
-    found._forget_over()
+    found._grants.ended.add("job-a")
+    found._remove_ended()
     assert place.told == []
 
 
-def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_be(
+def test_changed_reports_are_uploaded_after_a_while_and_retried_on_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
@@ -284,28 +292,28 @@ def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_
     asked: list[str] = []
     job = SimpleNamespace(is_over=False)
     service: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(look_ups=SimpleNamespace(here=lambda sweep: [job])),
+        scheduler=SimpleNamespace(look_ups=SimpleNamespace(current=lambda sweep: [job])),
         sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)}),
     )
     shared = LocalStorage(tmp_path / "shared")
     found = application_of(broker, place, shared, None)
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == []
     found._grants.changed.add("s")
-    found._leave_reports(service)
+    found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 1}
     found._grants.changed.add("s")
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == ["s"], "not after each end"
     job.is_over = True
     with monkeypatch.context() as patched:
         patched.setattr(shared, "write", no_room)
-        found._leave_reports(service)
-    assert asked == ["s"] * 2, "at once where no job is there any more: its user may end the application now"
-    found._leave_reports(service)
-    assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a file system that takes nothing has time"
+        found._store_reports(service)
+    assert asked == ["s"] * 2, "at once if no job runs any more: the user may end the application now"
+    found._store_reports(service)
+    assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a read-only file system is retried"
     now_s[0] += REPORT_S
-    found._leave_reports(service)
+    found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
     assert found._grants.changed == set()
 
@@ -314,28 +322,15 @@ def no_room(path: str) -> None:
     raise StorageError("no room")
 
 
-# ---- who follows it
+# ---- followers
 
 
-class FakeClient:
-    """YARN's word on one application, one after the other; the last one stays."""
-
-    def __init__(self, *words: Any) -> None:
-        self.words = list(words)
-        self.killed = ""
-
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.words.pop(0) if len(self.words) > 1 else self.words[0]
-        if isinstance(word, Exception):
-            raise word
-        state, final, diagnostics = word
-        return ApplicationReport(
-            application_id, "sweep", "EPS-SWEEP", "ada", "default", state, final, diagnostics, "", -1, "http://rm/proxy/",
-            0.0, (), 1, 0, 0,
-        )  # fmt: skip
-
-    def kill(self, application_id: str, diagnostics: str = "") -> None:
-        self.killed = diagnostics
+def saying(*words: Word) -> FakeYarnClient:
+    """Return a YARN that says this of its application, one after the other."""
+    yarn = FakeYarnClient()
+    yarn.lists(ID)
+    yarn.said = list(words)
+    return yarn
 
 
 def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
@@ -343,17 +338,18 @@ def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
     (folder / "shared" / report_file(SWEEP)).write_text(content, encoding=encoding)
 
 
-def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
+def following(client: Any, tmp_path: Path, told: list[str]) -> Monitor:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
     application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
-    return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
+    return Monitor(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 
-def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tmp_path: Path) -> None:
+def test_waiting_is_reported_once_and_results_are_the_masters_own(tmp_path: Path) -> None:
     told: list[str] = []
-    waits = ("ACCEPTED", "UNDEFINED", "waiting for\nAM container")
-    client = FakeClient(waits, PeerUnavailableError("the ResourceManager is away"), waits, ("FINISHED", "FAILED", "x"))
+    waits = {"state": "ACCEPTED", "diagnostics": "waiting for\nAM container"}
+    ended_there = {"state": "FINISHED", "final_status": "FAILED", "diagnostics": "x"}
+    client = saying(waits, PeerUnavailableError("the ResourceManager is away"), waits, ended_there)
     found = following(client, tmp_path, told)
     put_report(tmp_path, '{"trials": [1]}')
     (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "failed", "exit_code": 1, "reason": "no trial finished"}')
@@ -364,25 +360,25 @@ def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tm
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"state": "failed"}'])
-def test_a_word_on_the_end_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
-    found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
+def test_an_unreadable_outcome_is_reported_with_its_file(tmp_path: Path, content: str) -> None:
+    found = following(saying("FINISHED"), tmp_path, [])
     (tmp_path / "shared" / ENDED_FILE).write_text(content)
-    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{ENDED_FILE}: does not say how the application ended"):
+    with pytest.raises(StorageError, match=f"{ENDED_FILE} does not say"):
         found.run()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"trials": [', "\xff"])
-def test_a_report_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
-    found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
+def test_an_unreadable_report_is_reported_with_its_file(tmp_path: Path, content: str) -> None:
+    found = following(saying("FINISHED"), tmp_path, [])
     put_report(tmp_path, content, encoding="latin-1")
-    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{report_file(SWEEP)}: is no report of a sweep"):
+    with pytest.raises(StorageError, match=f"{report_file(SWEEP)}: not "):
         found.run()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"host": "n1"}', '{"host": "n1", "port": null}', "\xff"])
-def test_a_place_that_cannot_be_read_is_looked_for_again(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_address_is_read_again(tmp_path: Path, content: str) -> None:
     told: list[str] = []
-    found = following(FakeClient(("RUNNING", "UNDEFINED", ""), ("FINISHED", "SUCCEEDED", "")), tmp_path, told)
+    found = following(saying("RUNNING", "FINISHED"), tmp_path, told)
     (tmp_path / "shared" / SERVICE_FILE).write_text(content, encoding="latin-1")
     assert found.run().state == "finished" and not told
 
@@ -392,28 +388,28 @@ FOLLOWED = AssertionError("it is followed for ever")
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
+def test_a_sweep_that_yarn_forgot_ends_by_its_own_outcome_or_may_still_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
     monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.1)
-    found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
+    found = following(saying(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
     put_report(tmp_path, '{"trials": [1]}')
     if is_over:
         (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "finished", "exit_code": 0, "reason": "all"}')
     ended = found.run()
     assert ended.reports == {SWEEP: {"trials": [1]}} and ended.is_over == is_over
-    lost = "YARN does not know the application any more: its ResourceManager has lost its state"
+    lost = "YARN no longer knows the application: its ResourceManager has lost its state"
     assert (ended.state, ended.reason) == (("finished", "all") if is_over else ("failed", lost))
 
 
-def test_a_yarn_that_does_not_know_a_sweep_for_a_moment_is_asked_again(tmp_path: Path) -> None:
-    client = FakeClient(UNKNOWN, PeerUnavailableError("away"), UNKNOWN, ("FINISHED", "SUCCEEDED", ""))
+def test_a_yarn_that_does_not_know_a_sweep_for_a_moment_is_polled_again(tmp_path: Path) -> None:
+    client = saying(UNKNOWN, PeerUnavailableError("away"), UNKNOWN, "FINISHED")
     ended = following(client, tmp_path, []).run()
     assert (ended.state, ended.is_over) == ("finished", True)
 
 
-def test_yarns_own_kill_ends_it_with_what_there_was(tmp_path: Path) -> None:
-    found = following(FakeClient(("KILLED", "KILLED", "Application killed by user.")), tmp_path, [])
+def test_yarns_kill_keeps_the_results_so_far(tmp_path: Path) -> None:
+    found = following(saying({"state": "KILLED", "diagnostics": "Application killed by user."}), tmp_path, [])
     trials = [{"job_id": f"t{n}", "phase": phase, "why": "", "attempts": [{"job_id": f"t{n}", "phase": phase}]}
               for n, phase in enumerate(("finished", "training", "queued", "failed"))]  # fmt: skip
     put_report(tmp_path, json.dumps({"trials": trials, "phases": {}}))
@@ -426,15 +422,15 @@ def test_yarns_own_kill_ends_it_with_what_there_was(tmp_path: Path) -> None:
     assert left["phases"] == {"finished": 1, "killed": 2, "failed": 1}
 
 
-def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
-    client = FakeClient(("KILLED", "KILLED", ""))
+def test_ending_a_sweep_kills_its_application(tmp_path: Path) -> None:
+    client = saying()
     ended = following(client, tmp_path, []).end("interrupted")
     assert (ended.state, ended.reports, ended.is_over) == ("killed", {}, True)
-    assert client.killed == "interrupted"
+    assert client.reports[ID].diagnostics == "interrupted"
 
 
 class AnsweringService:
-    """A service with a job that trains, and with one sweep all of whose jobs are over."""
+    """A service with a running job and a sweep whose jobs are all over."""
 
     def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
         pass
@@ -445,28 +441,30 @@ class AnsweringService:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def jobs_going_on(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+    def unfinished_jobs(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
         return [{"sweep": "jobs"}], {}, 1
 
     def report(self, sweep: str) -> tuple[dict[str, Any], bool]:
-        assert sweep == "jobs", "that of the other is on the cluster"
+        assert sweep == "jobs", "the other one is on the cluster"
         phases = {"a": "training", "b": "finished"}
         return {"trials": [{"job_id": job, "phase": phase, "attempts": []} for job, phase in phases.items()]}, False
 
 
-def test_who_ends_it_has_what_its_service_knows_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", AnsweringService)
-    found = following(FakeClient(("KILLED", "KILLED", "")), tmp_path, [])
+def test_ending_a_sweep_returns_its_services_last_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hscheduler.application.monitor.SchedulerClient", AnsweringService)
+    found = following(saying("KILLED"), tmp_path, [])
     found.place = Address("n1", 7)
     put_report(tmp_path, '{"trials": [], "phases": {}}')
     trials = found.end("H-scheduler ends").reports["jobs"]["trials"]
     assert [(each["phase"], each.get("why")) for each in trials] == [("killed", "H-scheduler ends"), ("finished", None)]
 
 
-def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_a_job_are_downloaded_to_a_directory_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     shared = LocalStorage(tmp_path / "shared")
-    # A master of the application was lost while it wrote the model.
+    # A crash of the application's master left a partial model.
     for name in ("report.json", "master.log", ".model.npz.0a1b2c3d4e5f.tmp", ".master.log.0a1b2c3d4e5f.tmp"):
         put(shared, f"{JOBS}/job-a/{RESULTS}/{name}", name.encode())
     found = fetch_job(shared, "job-a")
@@ -499,10 +497,10 @@ def test_a_trial_that_was_fetched_shows_the_iterations_of_its_report(
     assert eps(["status", "job-a"]) == 0
     assert "clock 400 of 400" in capsys.readouterr().out
     assert eps(["status", "job-b"]) == 0
-    assert "  clock 0\n" in capsys.readouterr().out, "nobody knows of how many"
+    assert "  clock 0\n" in capsys.readouterr().out, "their number is unknown"
 
 
-def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
+def test_its_page_requests_only_its_own_figures() -> None:
     requests = pytest.importorskip("requests")
     service: Any = SimpleNamespace(
         scheduler=SimpleNamespace(settings=SimpleNamespace(policy="static")),
@@ -523,14 +521,14 @@ def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
     ("flags", "reason"),
     [
         (["--web", "0"], "web is not possible on YARN, which shows the sweep's page"),
-        (["--detach"], "detach is for a sweep that a service runs; on YARN the sweep is an application of its own"),
-        (["--name", "mine"], "name is for a sweep that a service runs"),
-        (["--policy", "elastic,kill"], "but a sweep has one"),
+        (["--detach"], "detach is only for sweeps in a service; on YARN each sweep is a separate application"),
+        (["--name", "mine"], "name is only for sweeps in a service"),
+        (["--policy", "elastic,kill"], "but must be a single policy"),
         ([], "HADOOP_CONF_DIR is not set"),
     ],
 )
 @pytest.mark.parametrize("by_file", [False, True])
-def test_what_a_sweep_on_yarn_is_not_is_refused(
+def test_settings_that_a_sweep_on_yarn_cannot_have_are_refused(
     flags: list[str], reason: str, by_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -542,10 +540,10 @@ def test_what_a_sweep_on_yarn_is_not_is_refused(
     assert reason in capsys.readouterr().err
 
 
-def test_from_python_a_sweep_on_yarn_has_its_scheduler_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_on_yarn_from_python_has_its_scheduler_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     tables = {"sweep": {"trials": 1}, "job": {"data": "sklearn:digits", "on": "yarn"}}
-    with pytest.raises(ConfigError, match="on_event is not possible on YARN"):
+    with pytest.raises(ConfigError, match="on_event"):
         hscheduler.sweep(tables, on_event=lambda now_s, event, commands: None)
-    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR"):
         hscheduler.sweep(tables)

@@ -1,4 +1,4 @@
-"""``hscheduler sweep --on yarn`` over fakes: nothing runs that nobody knows of, and nothing is left."""
+"""``hscheduler sweep --on yarn`` over fakes: no application is lost track of, and no files are left."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from hscheduler.application.follow import Following, known_sweeps
-from hscheduler.application.orders import SWEEP, SWEEP_TYPE
+from hscheduler.application.monitor import Monitor, submitted_sweeps
+from hscheduler.application.staged_files import SWEEP, SWEEP_TYPE
 from hscheduler.cli import main
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("requests")
 FILE = """
@@ -56,22 +56,18 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-class RunningSweep(Cluster):
-    """A YARN whose application leaves what a sweep leaves, and has ended then; or which says what a test has it say."""
+class RunningSweep(FakeYarnClient):
+    """A YARN whose application leaves a sweep's results and has ended; or which answers as the test says."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(JobDir(home / "none"))
+        super().__init__()
         self._home = home
-        self.said: list[BaseException | signal.Signals | str] = ["FINISHED"]
+        self.said = ["FINISHED"]
         self.after_submission: Callable[[], None] = lambda: None
 
-    @property
-    def directory(self) -> JobDir:
-        (found,) = (self._home / "sweeps").iterdir()
-        return JobDir(found)
-
     def submit(self, application_id: str, submission: Submission) -> None:
-        self._directory = self.directory
+        (found,) = (self._home / "sweeps").iterdir()
+        self.directory = JobDir(found)
         super().submit(application_id, submission)
         assert submission.application_type == SWEEP_TYPE and self.noted is not None
         shared = open_storage(self.noted.shared)
@@ -82,18 +78,6 @@ class RunningSweep(Cluster):
                 file.write(content.encode())
         self.after_submission()
 
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        if isinstance(word, BaseException):
-            raise word
-        if isinstance(word, signal.Signals):
-            signal.raise_signal(word)
-            word = "ACCEPTED"
-        final = {"FINISHED": "SUCCEEDED", "KILLED": "KILLED"}.get(word, "UNDEFINED")
-        return ApplicationReport(
-            application_id, "sweep", SWEEP_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
-        )
-
 
 @pytest.fixture
 def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningSweep:
@@ -102,10 +86,10 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setattr("hscheduler.runners.environment_configuration", lambda: conf)
     monkeypatch.setattr("hscheduler.runners.YarnClient", lambda conf: found)
     monkeypatch.setattr("eps.job.yarn.sweeps.YarnClient", lambda conf: found)
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
+    monkeypatch.setattr("hscheduler.live.placement.environment_configuration", lambda: conf)
+    monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
-    # What --resume reads again.
+    # The files that --resume reads.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     (tmp_path / "sweep.toml").write_text(FILE.format(staging=f"webhdfs://{hdfs.authority}/eps"))
@@ -127,24 +111,22 @@ def staged(hdfs: FakeHdfs) -> list[str]:
     return [path for path in hdfs.nodes if path.startswith("/eps/sweeps/")]
 
 
-def test_what_a_sweep_has_on_the_cluster_goes_when_its_results_are_here(
+def test_a_sweeps_files_on_the_cluster_are_removed_after_the_download(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running: list[bool] = []
     yarn.after_submission = lambda: running.append(yarn.directory.is_running())
     assert sweep(tmp_path) == 0, capsys.readouterr().err
-    assert running == [True] and not yarn.directory.is_running(), "nobody else may follow it, or tidy it up"
+    assert running == [True] and not yarn.directory.is_running(), "no other client may follow it or remove its files"
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert yarn.noted is not None and yarn.noted.shared.startswith(f"webhdfs://{hdfs.authority}/eps/sweeps/")
     noted = Application.read(yarn.directory)
     assert noted is not None and (noted.application_id, noted.shared) == (ID, "")
     assert staged(hdfs) == [] and not yarn.killed
-    assert state_of_sweep(yarn.directory) == SweepState("finished"), "nothing is lost with its directory"
+    assert state_of_sweep(yarn.directory) == SweepState("finished"), "its directory holds no results"
 
 
-def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followed(
-    yarn: RunningSweep, tmp_path: Path
-) -> None:
+def test_the_directory_of_a_submitted_or_followed_sweep_is_locked(yarn: RunningSweep, tmp_path: Path) -> None:
     seen: list[bool] = []
     report = yarn.report
 
@@ -162,11 +144,11 @@ def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followe
     ("more", "code", "reason"),
     [
         ('queue = "nope"', 2, "no trial can work: queue is 'nope', but the cluster has no queue of that name"),
-        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
+        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' allows only: transient"),
         ('label = "transient"\nsplits = 99\npartitions = 99', 0, ""),
     ],
 )
-def test_what_yarn_would_not_take_is_refused_before_it_has_anything(
+def test_what_yarn_would_refuse_is_refused_before_any_upload(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     more: str, code: int, reason: str,
 ) -> None:  # fmt: skip
@@ -175,37 +157,37 @@ def test_what_yarn_would_not_take_is_refused_before_it_has_anything(
     assert (yarn.submission is None) == bool(code) and (tmp_path / "home" / "sweeps").exists() != bool(code)
 
 
-def test_the_masters_container_is_none_that_yarn_does_not_grant(yarn: RunningSweep, tmp_path: Path) -> None:
+def test_the_masters_container_is_at_most_the_largest_that_yarn_grants(yarn: RunningSweep, tmp_path: Path) -> None:
     yarn.tells(largest=Resource(700, 1))
     assert sweep(tmp_path) == 0
     assert yarn.submission is not None and yarn.submission.resource == Resource(700, 1)
 
 
-def test_it_has_the_priority_lifetime_and_rights_that_its_jobs_ask_for(yarn: RunningSweep, tmp_path: Path) -> None:
+def test_it_has_the_priority_lifetime_and_rights_of_its_jobs(yarn: RunningSweep, tmp_path: Path) -> None:
     assert sweep(tmp_path, 'priority = 4\nlifetime = 600\nacl = ["view=ann"]\n') == 0
     assert yarn.submission is not None and (yarn.submission.priority, yarn.submission.lifetime_s) == (4, 600.0)
     assert yarn.submission.launch.access == {"view": "ann"}
 
 
-def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
+def test_its_master_has_as_many_attempts_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
     assert sweep(tmp_path) == 0
     assert yarn.submission is not None and not yarn.submission.keep_containers
     assert (yarn.submission.max_attempts, yarn.submission.failures_valid_s) == (3, 60.0)
 
 
-def test_what_cannot_be_fetched_stays_where_it_is(
+def test_results_that_cannot_be_fetched_stay_on_the_cluster(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "home").mkdir()
     jobs_dir().write_text("no folder")
-    assert sweep(tmp_path) == 1, "its results are not here"
+    assert sweep(tmp_path) == 1, "its results are on the cluster only"
     noted = Application.read(yarn.directory)
     assert noted is not None and noted.shared and noted == yarn.noted
-    assert yarn.directory.ended() is None, "eps prune is not to take it for one that was fetched"
+    assert yarn.directory.ended() is None, "eps prune must not take it for a fetched one"
     where, told = RemotePath.parse(noted.shared).path, capsys.readouterr().err
-    assert f"{where}, for it cannot be fetched: trial-2: " in told
-    assert f"; hscheduler sweep --resume {yarn.directory.name} fetches it" in told
+    assert f"{where}: they cannot be fetched: trial-2: " in told
+    assert f"; hscheduler sweep --resume {yarn.directory.name} tries again" in told
     assert any(path.endswith("/model.npz") for path in staged(hdfs))
     assert resume(tmp_path, yarn.directory.name) == 1, "nor now"
     jobs_dir().unlink()
@@ -213,16 +195,16 @@ def test_what_cannot_be_fetched_stays_where_it_is(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
 
 
-def test_where_a_trial_has_failed_it_is_said_where_the_logs_are(
+def test_a_failed_trial_is_reported_with_the_place_of_its_logs(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(REPORT["trials"][0], "phase", "failed")
     monkeypatch.setitem(REPORT["trials"][0], "why", "it diverged")
     assert sweep(tmp_path) == 0
-    assert f"what its containers wrote: yarn logs -applicationId {ID}\n" in capsys.readouterr().err
+    assert f"logs of its containers: yarn logs -applicationId {ID}\n" in capsys.readouterr().err
 
 
-def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
+def test_without_the_best_trials_model_nothing_is_removed_and_a_warning_follows(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lose() -> None:
@@ -232,11 +214,11 @@ def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
     yarn.after_submission = lose
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
-    assert "it cannot be fetched: trial-2: its model is not there: " in told
+    assert "they cannot be fetched: trial-2: the model is missing: " in told
     assert any(path.endswith(report_file(SWEEP)) for path in staged(hdfs))
 
 
-def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_there_too(
+def test_results_of_a_sweep_that_yarn_forgot_are_copied_and_kept(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -249,18 +231,18 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
-    assert "YARN does not know the application any more" in told and "which may still run" in told
+    assert "YARN no longer knows the application" in told and "which may still run" in told
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert any(path.endswith("/model.npz") for path in staged(hdfs)) and not yarn.killed
 
 
 class KilledError(BaseException):
-    """The process has ended here, by kill -9."""
+    """Stands for kill -9 of this process."""
 
 
 @pytest.fixture
 def killed(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Kill a sweep's client; return what the sweep is called."""
+    """Kill a sweep's client; return the sweep's name."""
     yarn.said = ["ACCEPTED", KilledError(), "FINISHED"]
     with pytest.raises(KilledError):
         sweep(tmp_path)
@@ -284,7 +266,7 @@ def test_a_sweep_whose_client_was_killed_is_followed_again(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
     assert main(["sweeps"]) == 0
     told = capsys.readouterr().out
-    assert ID not in told and "1 whose results are here are not shown (--all)" in told
+    assert ID not in told and "fetched sweeps are not shown: 1 (--all)" in told
     assert main(["sweeps", "--all"]) == 0
     assert f"{killed}  {ID}  finished        fetched" in capsys.readouterr().out
 
@@ -306,7 +288,7 @@ def test_a_sweep_that_is_damaged_does_not_hide_the_others(
         assert "eps prune sweeps/0123456789ab --state unreadable removes it" in told.err
 
 
-def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_any_more(
+def test_fetched_results_are_printed_again_without_the_cluster(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -316,10 +298,10 @@ def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_a
         raise KilledError
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr("hscheduler.application.follow.remove_staged", end_here)
+        patch.setattr("hscheduler.application.monitor.remove_staged", end_here)
         sweep(tmp_path)
     assert not (tmp_path / "report.json").exists()
-    yarn.said = [AssertionError("nobody is to ask")]
+    yarn.said = [AssertionError("no request is expected")]
     for _ in range(2):
         capsys.readouterr()
         assert resume(tmp_path, yarn.directory.name) == 0
@@ -329,7 +311,7 @@ def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_a
         assert noted is not None and noted.shared == ""
 
 
-def test_what_an_interrupted_sweep_had_is_told_again(killed: str, yarn: RunningSweep, tmp_path: Path) -> None:
+def test_results_of_an_interrupted_sweep_are_printed_again(killed: str, yarn: RunningSweep, tmp_path: Path) -> None:
     yarn.said = ["RUNNING", KeyboardInterrupt(), "KILLED"]
     assert resume(tmp_path, killed) == 130
     assert yarn.killed == [ID], "as with the command that submitted it"
@@ -338,33 +320,28 @@ def test_what_an_interrupted_sweep_had_is_told_again(killed: str, yarn: RunningS
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT
 
 
-def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
+def test_an_unreadable_outcome_of_a_sweep_is_reported_with_the_command_to_retry(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def fail(following: Following) -> None:
+    def fail(following: Monitor) -> None:
         raise StorageError("report.json: no datanode answers")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Following, "left_reports", fail)
+        patch.setattr(Monitor, "stored_reports", fail)
         assert sweep(tmp_path) == 1
     again = f"hscheduler sweep --resume {yarn.directory.name} tries again"
-    assert f"{ID} has left cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
+    assert f"the results of {ID} cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
     assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
 
 
-def test_where_there_is_no_sweep_that_is_said(
-    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_sweep_is_reported(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweeps"]) == 0
     assert capsys.readouterr().out == "no sweep on YARN to follow or fetch\n"
     assert sweep(tmp_path) == 0
     capsys.readouterr()
     assert main(["sweeps"]) == 0
-    assert (
-        capsys.readouterr().out
-        == "no sweep on YARN to follow or fetch; 1 whose results are here are not shown (--all)\n"
-    )
+    assert capsys.readouterr().out == "no sweep on YARN to follow or fetch; fetched sweeps are not shown: 1 (--all)\n"
 
 
 def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:
@@ -378,21 +355,21 @@ def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Pat
         yarn.said = [PeerUnavailableError("no ResourceManager can be reached")]
         assert main(["sweeps"]) == 0
         told = capsys.readouterr()
-        assert "  YARN is away        followed" in told.out and "no ResourceManager can be reached" in told.err
+        assert "  YARN unreachable        followed" in told.out and "no ResourceManager can be reached" in told.err
         assert resume(tmp_path, killed) == 2
-    assert f"resume is '{killed}', but must be a sweep that no other process here follows" in capsys.readouterr().err
+    assert f"resume is '{killed}', but another process on this machine follows that sweep" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
         (["--resume", "nobody"], 4, "there is no sweep 'nobody' under "),
-        (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is for a sweep that begins"),
+        (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is only for new sweeps"),
         (["--resume", ID, "--web", "0"], 2, "web is not possible on YARN"),
         ([], 2, "SPEC.toml is missing: name the file of a sweep, or --resume SWEEP"),
     ],
 )
-def test_what_resume_is_not_is_refused(
+def test_invalid_values_of_resume_are_refused(
     words: list[str], code: int, reason: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
@@ -401,11 +378,11 @@ def test_what_resume_is_not_is_refused(
 
 
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
-def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
+def test_an_interrupted_sweep_leaves_only_what_yarn_cannot_end(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: BaseException | None,
 ) -> None:  # fmt: skip
-    for module in ("runners", "application.follow"):
+    for module in ("runners", "application.monitor"):
         monkeypatch.setattr(f"hscheduler.{module}.KILL_S", 0.0 if away else 20.0)
     yarn.killing = away
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), *([away] if away else ["ACCEPTED", "KILLED"])]
@@ -415,19 +392,19 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     end = yarn.directory.record().end
     assert (None if end is None else end.state) == (None if away else "killed")
     told = capsys.readouterr().err
-    assert "interrupted: 2 trials had finished, and what ran was ended; the best so far: trial-2" in told
-    assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"
+    assert "interrupted: 2 trials had finished, the others were ended; best so far: trial-2" in told
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "its results, without its service"
     if away is None:
         assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     else:
-        assert f"YARN has not ended {ID} within 0 s" in told and "what it has left stays at webhdfs://" in told
+        assert f"{ID} did not end within 0 s" in told and "its results stay at webhdfs://" in told
     said = caplog.messages[0] if away else ""
-    assert said.startswith(f"{ID} may run (yarn application -kill {ID} ends it)" if away else "")
-    assert away or not caplog.messages, "its end is told once"
+    assert said.startswith(f"{ID} may still run: it could not be killed: " if away else "")
+    assert away or not caplog.messages, "its end is reported once"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_client_that_is_told_to_end_does_what_an_interrupted_one_does(
+def test_sigterm_of_a_client_acts_as_an_interrupt(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, number: signal.Signals
 ) -> None:
     told: list[int] = []
@@ -439,11 +416,11 @@ def test_a_client_that_is_told_to_end_does_what_an_interrupted_one_does(
         signal.raise_signal(number)
     finally:
         signal.signal(number, before)
-    assert yarn.killed == [ID] and staged(hdfs) == [] and told == [number], "afterwards it is what it was"
+    assert yarn.killed == [ID] and staged(hdfs) == [] and told == [number], "unchanged afterwards"
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
 
 
-def test_a_client_whose_reader_has_gone_does_what_an_interrupted_one_does(
+def test_a_broken_pipe_of_a_client_acts_as_an_interrupt(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()
@@ -452,19 +429,19 @@ def test_a_client_whose_reader_has_gone_does_what_an_interrupted_one_does(
     with open(writer, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         assert sweep(tmp_path) == 130
-        print("nobody reads this", flush=True)
+        print("no reader", flush=True)
     assert yarn.killed == [ID] and staged(hdfs) == []
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
 
 
-def test_where_nobody_knows_what_an_interrupted_sweep_has_left_it_stays(
+def test_results_of_an_interrupted_sweep_that_cannot_be_read_are_kept(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def fail(following: Following) -> None:
+    def fail(following: Monitor) -> None:
         raise StorageError("report.json: no datanode answers")
 
-    monkeypatch.setattr(Following, "left_reports", fail)
+    monkeypatch.setattr(Monitor, "stored_reports", fail)
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), "KILLED"]
     assert sweep(tmp_path) == 130
     assert yarn.killed == [ID] and any(path.endswith("/model.npz") for path in staged(hdfs))
@@ -473,13 +450,13 @@ def test_where_nobody_knows_what_an_interrupted_sweep_has_left_it_stays(
 
 @pytest.mark.parametrize("lost", [DeadlineError("no answer"), KeyboardInterrupt()])
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
-def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
+def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_printed(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     lost: BaseException, away: BaseException | None,
 ) -> None:  # fmt: skip
     yarn.submitting, yarn.killing = lost, away
     assert sweep(tmp_path) == (130 if isinstance(lost, KeyboardInterrupt) else 4)
-    assert yarn.noted is not None and yarn.noted.application_id == ID, "before YARN was told of it"
+    assert yarn.noted is not None and yarn.noted.application_id == ID, "before its submission to YARN"
     assert yarn.killed == [ID] and staged(hdfs) == []
     assert Application.read(yarn.directory) == yarn.noted
     (said,) = caplog.messages
@@ -487,7 +464,7 @@ def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
 
 
 @pytest.mark.parametrize("where", ["placed", "submit_sweep", "submit"])
-def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
+def test_interrupting_a_submission_reports_the_state_of_the_sweep(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def interrupted(*_: Any) -> None:
@@ -505,16 +482,16 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
     assert capsys.readouterr().err == f"hscheduler: {told}\n"
 
 
-def test_of_a_sweep_that_yarn_refused_nothing_is_left(
+def test_a_sweep_that_yarn_refused_leaves_nothing(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    yarn.refuses("no such queue")
     assert sweep(tmp_path) == 2
     assert "no such queue" in capsys.readouterr().err
     assert staged(hdfs) == [] and not list((tmp_path / "home" / "sweeps").iterdir())
 
 
-def test_a_sweep_that_nobody_can_follow_is_ended(
+def test_a_sweep_that_cannot_be_followed_is_ended(
     yarn: RunningSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(location: str, conf: HadoopConf) -> None:
@@ -525,11 +502,11 @@ def test_a_sweep_that_nobody_can_follow_is_ended(
     assert yarn.killed == [ID]
 
 
-def test_the_folder_of_a_sweep_is_no_place_for_a_service(
+def test_a_service_refuses_the_folder_of_a_sweep(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(tmp_path) == 0
-    (known,) = known_sweeps()
+    (known,) = submitted_sweeps()
     capsys.readouterr()
     assert main(["serve", "--on", "yarn", "--state", str(known.path)]) == 2
     assert f"hscheduler sweep --resume {known.sweep_id} follows it" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The master of a sweep's application over a YARN without processes: attempts that follow each other."""
+"""The master of a sweep's application over a YARN without processes: consecutive attempts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from eps.storage.shared_log import DamagedLogError
 from eps.system.waits import wait_for
 from hscheduler.application import am
 from hscheduler.application.am import STATE
-from hscheduler.application.follow import place_of
-from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
+from hscheduler.application.monitor import place_of
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
 from hscheduler.application.submit import settings_of
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
@@ -46,11 +46,11 @@ END = (0, "finished", "1 of 1 trials finished")
 
 
 class KilledError(BaseException):
-    """The process has ended here."""
+    """Stands for the end of the process."""
 
 
 class HadoopOfNobody:
-    """A session with a Hadoop whose own configuration does not say it."""
+    """A session with a Hadoop without a configuration of its own."""
 
     def get(self, name: str) -> str:
         return ""
@@ -60,7 +60,7 @@ class HadoopOfNobody:
 
 
 class DeadlyStorage(SharedFolder):
-    """Its process ends when it is to remove something."""
+    """A storage on which a removal kills the process."""
 
     deadly = True
 
@@ -82,17 +82,17 @@ class Master:
     def run(self) -> int:
         yarn = Yarn(*self.yarn.clients())
         orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
-        around = am.Surroundings("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
+        around = am.Environment("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
         return am.serve(orders, ORDERS, yarn, around)
 
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let every sweep end at once, and leave what one leaves; return the attempts that have run one."""
+    """Let every sweep end at once with its results; return the attempts that ran one."""
     found: list[str] = []
 
     class EndedAtOnce:
-        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Surroundings) -> None:
+        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Environment) -> None:
             self._shared, self._attempt = around.shared, around.attempt
             self.superseded = threading.Event()
 
@@ -112,7 +112,7 @@ def master(sweeps: list[str], tmp_path: Path) -> Iterator[Master]:
     yield Master(tmp_path)
 
 
-def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_before_yarn_heard_of_it(
+def test_an_ended_sweep_is_not_repeated_if_its_master_crashes_before_it_reports_to_yarn(
     master: Master, sweeps: list[str]
 ) -> None:
     with pytest.raises(KilledError):
@@ -123,14 +123,14 @@ def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_befor
     assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished")
 
 
-def test_what_the_next_attempt_would_go_on_from_goes_when_nobody_will(master: Master) -> None:
+def test_the_last_attempt_leaves_nothing_to_resume_from(master: Master) -> None:
     master.shared.deadly = False
     assert master.run() == 0
     assert master.shared.names("") == [ENDED_FILE]
     assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished")
 
 
-def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps: list[str]) -> None:
+def test_a_failed_sweep_is_reported_to_yarn_with_the_recorded_reason(master: Master, sweeps: list[str]) -> None:
     with master.shared.write(ENDED_FILE) as file:
         file.write(json.dumps({"state": "failed", "exit_code": 1, "reason": "no trial finished"}).encode())
     assert master.run() == 1
@@ -141,7 +141,7 @@ def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps:
     ("error", "is_final"),
     [(StorageError("away"), False), (DamagedLogError("damaged"), True), (ConfigError("other settings"), True)],
 )
-def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
+def test_an_unreachable_file_system_ends_the_attempt_and_not_the_sweep(
     master: Master, monkeypatch: pytest.MonkeyPatch, error: EpsError, is_final: bool
 ) -> None:
     def run(self: Any, directory: Any) -> tuple[int, str, str]:
@@ -150,7 +150,7 @@ def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
     monkeypatch.setattr(am.Application, "run", run)
     if is_final:
         assert master.run() == 1
-        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep cannot go on: {error}")
+        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep failed: {error}")
     else:
         with pytest.raises(StorageError, match="away"):
             master.run()
@@ -158,10 +158,10 @@ def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
     assert (ENDED_FILE in master.shared.names("")) == is_final
 
 
-def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
+def test_a_service_accepts_clients_and_tracks_the_nodes_until_yarn_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(am, "leave", lambda reason: None)
+    monkeypatch.setattr(am, "exit_superseded", lambda reason: None)
     monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
     before_end: SimpleQueue[Any] = SimpleQueue()
@@ -173,7 +173,7 @@ def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_u
     monkeypatch.setattr(live, "LiveJob", fake)
     master, size = Master(tmp_path), Resources(4, 16384)
     machines = [Machine(f"h{number}:1", "RUNNING", size) for number in range(4)]
-    around = am.Surroundings("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
+    around = am.Environment("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
     codes: list[int] = []
     orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
     settings = ServiceOrders(ORDERS.settings)
@@ -198,10 +198,10 @@ def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_u
     assert requests.get(f"{page[:-2]}/report.json", timeout=DEADLINE_S).status_code == 404, "without the whole secret"
     master.yarn.end_attempt("killed by its user")
     runs.join(DEADLINE_S)
-    assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would go on"
+    assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would resume"
 
 
-def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_it(
+def test_the_wait_before_preemption_is_read_from_the_resourcemanagers_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = f"<property><name>{PREEMPTION_WAIT}</name><value>45000</value></property>"

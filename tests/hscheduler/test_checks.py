@@ -1,4 +1,4 @@
-"""What of a sweep cannot work is refused before anything starts, whoever runs it."""
+"""Sweeps that cannot work are refused before they start, by every runner."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
+from eps.spec.job_spec import JobSpec
 from hscheduler import cli
-from hscheduler.cli.commands.common import tell_failures
+from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
 from hscheduler.live import checks
 from hscheduler.live.checks import check_sweep
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission, worth_another
+from hscheduler.live.submission import Submission, is_retryable
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
 from hscheduler.service.sweeps import Sweeps
-from hscheduler.spec import ClusterSpec, JobSpec, Spec
+from hscheduler.spec import ClusterSpec, Spec
 
 pytest.importorskip("sklearn", reason="the data is scikit-learn's")
 
@@ -37,7 +38,7 @@ class Net(Softmax):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with files, from which everything is run."""
+    """A folder with files, which is the current directory."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
@@ -57,7 +58,7 @@ def tables(**sections: dict[str, Any]) -> dict[str, Any]:
     return {**{name: {**table, **sections.get(name, {})} for name, table in found.items()}, "space": space}
 
 
-#: Sections that cannot work, and why; those whose reason needs the data to be read come last.
+#: Sections that cannot work, and the reason; first those that are found without reading the data.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sweep": {"metric": "rmse"}}, "metric is 'rmse', but a job of softmax has accuracy, f1, loss, test_loss"),
     (
@@ -95,14 +96,14 @@ def refused(sections: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where a sweep was begun."""
+    """Record where a sweep was started."""
     found: list[str] = []
     monkeypatch.setattr(Sweep, "run", lambda sweep: found.append("sweep"))
     return found
 
 
 @pytest.mark.parametrize(("sections", "why"), REFUSED)
-def test_what_no_trial_can_work_with_is_refused(sections: dict[str, Any], why: str, ran: list[str]) -> None:
+def test_a_sweep_without_a_working_trial_is_refused(sections: dict[str, Any], why: str, ran: list[str]) -> None:
     with pytest.raises(ConfigError, match=why):
         hscheduler.sweep(refused(sections))
     assert not ran
@@ -130,7 +131,7 @@ def test_a_service_refuses_it_without_reading_the_data(sections: dict[str, Any],
         assert not scheduler.registry.sweeps
 
 
-def test_what_some_trials_can_work_with_is_not_refused() -> None:
+def test_a_sweep_with_some_working_trials_is_accepted() -> None:
     for space in (
         {"data": {"choice": ["nofile.csv", "sklearn:digits"]}},
         {"model": {"choice": ["svm", "softmax"]}},
@@ -145,7 +146,7 @@ def test_what_some_trials_can_work_with_is_not_refused() -> None:
     check_sweep(Spec.of(tables(space={}, sweep={"trials": 1})))
 
 
-def test_a_metric_of_the_test_data_needs_some() -> None:
+def test_a_metric_of_the_test_data_needs_test_data() -> None:
     sweep = {"metric": "test_loss"}
     for job in ({"test": "0.2"}, {"test": "", "folds": 3, "fold": 0}):
         check_sweep(Spec.of(tables(sweep=sweep, job=job)))
@@ -153,11 +154,11 @@ def test_a_metric_of_the_test_data_needs_some() -> None:
     del found["job"]["test"]
     check_sweep(Spec.of(found))
     found["space"] = {"test": {"choice": [""]}}
-    with pytest.raises(ConfigError, match=r"metric is 'test_loss', but a job of softmax has loss$"):
+    with pytest.raises(ConfigError, match=r"'test_loss', .* has loss$"):
         check_sweep(Spec.of(found))
 
 
-def test_data_is_read_once_and_what_is_wrong_with_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_read_once_and_the_fault_of_the_first_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def check_data(request: Any) -> None:
@@ -170,7 +171,7 @@ def test_data_is_read_once_and_what_is_wrong_with_the_first_is_told(monkeypatch:
         job={"test": ""},
     )
     del found["job"]["data"]
-    with pytest.raises(ConfigError, match=r"no trial can work: empty\.csv has no rows"):
+    with pytest.raises(ConfigError, match=r"empty\.csv has no rows"):
         check_sweep(Spec.of(found))
     assert sorted(read) == ["empty.csv", "own.py"]
     read.clear()
@@ -185,7 +186,7 @@ def test_a_cache_that_cannot_be_written_is_no_fault_of_a_trial(folder: Path) -> 
         check_sweep(Spec.of(tables()))
 
 
-def test_what_works_only_together_is_found_by_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_work_only_together_are_found_by_random_points(monkeypatch: pytest.MonkeyPatch) -> None:
     space = {"data": {"choice": ["nofile.csv", "sklearn:digits"]}, "model": {"choice": ["softmux", "softmax"]}}
     found = tables(space=space)
     del found["job"]["data"], found["job"]["model"]
@@ -226,7 +227,7 @@ def test_no_job_is_left_by_a_check(folder: Path) -> None:
 def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "sweep.toml"
     path.write_text("[space]\nl2 = { choice = [0, 1] }\n[job]\nworkers = 12\n")
-    assert cli.main(["simulate", str(path)]) == 0, "data is nothing to a simulation"
+    assert cli.main(["simulate", str(path)]) == 0, "a simulation ignores data"
     path.write_text("[cluster]\nnodes = 2\n[space]\nl2 = { choice = [0, 1] }\n[job]\nworkers = 12\n")
     capsys.readouterr()
     assert cli.main(["simulate", str(path)]) == 2
@@ -243,20 +244,20 @@ def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys
     ],
 )
 def test_whole_numbers_are_searched_among_whole_numbers(name: str, value: dict[str, Any]) -> None:
-    rule = rf"{name} is a whole number: use randint = \[10, 101\], whose end is left out, or quniform = \[10, 100, 1\]"
+    rule = rf"{name} is a whole number: use randint = \[10, 101\] \(without 101\) or quniform = \[10, 100, 1\]"
     with pytest.raises(ConfigError, match=rule):
         Spec.of({"space": {name: value}})
 
 
-def test_a_metric_that_a_job_lacks_is_no_reason_to_try_again() -> None:
+def test_a_job_that_lacks_the_metric_is_not_retried() -> None:
     why = "metric is 'test_loss', but this job has only accuracy, f1, loss"
     for told, is_worth in ((why, False), ("training diverged at clock 3", False), ("worker-1 was lost", True)):
         trial = Submission("trial-1", "sweep", "name", JobSpec(), why=told, has_started=True)
         trial.end(Phase.FAILED)
-        assert worth_another(trial) is is_worth, told
+        assert is_retryable(trial) is is_worth, told
 
 
-def test_nobodys_log_is_shown_for_a_metric_that_a_job_lacks() -> None:
+def test_no_log_is_shown_for_a_metric_that_a_job_lacks() -> None:
     why = "metric is 'test_loss', but this job has only accuracy, f1, loss"
     told = failures([e.JobOver("trial-1", Phase.FAILED, why)], lambda job_id: pytest.fail("its log was asked for"))
     assert told == [f"trial-1 failed: {why}"]
@@ -270,19 +271,19 @@ def test_the_metrics_of_a_task_are_those_that_its_jobs_report() -> None:
         assert set(sums.summary()) == set(summary_names(task))
 
 
-def test_reasons_of_failures_are_told_once_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_reason_of_failures_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     gone = "sweep-a-trial-{} is gone"
     ends = [("failed", "no disk"), ("finished", ""), ("failed", gone), ("failed", "no disk"), ("failed", gone)]
     trials = [
         {"job_id": f"trial-{k}", "name": f"sweep-a-trial-{k}", "phase": phase, "why": why.format(k)}
         for k, (phase, why) in enumerate([*ends, ("failed", "no disk"), ("killed", "the worst")])
     ]
-    tell_failures({"trials": trials})
+    print_failures({"trials": trials})
     told = ["trial-0 and 2 others failed: no disk", "trial-2 and trial-4 failed: it is gone"]
     assert capsys.readouterr().err.splitlines() == told
 
 
 def test_a_container_larger_than_a_node_does_not_fit() -> None:
     assert ClusterSpec().container() == Resources(1, 4096)
-    with pytest.raises(ConfigError, match="more than the whole cluster holds"):
+    with pytest.raises(ConfigError, match="the whole cluster"):
         check_sweep(Spec.of(tables(cluster={"container_memory": "32GiB"})))

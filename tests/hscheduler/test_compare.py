@@ -1,4 +1,4 @@
-"""``hscheduler compare``: what is left of it where it does not come to its end, and what it says of its points."""
+"""``hscheduler compare``: results of an interrupted comparison, and messages on its points."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The policies that are run, in virtual time; ``kill`` is interrupted."""
+    """Record the policies that run, in virtual time; ``kill`` is interrupted."""
     ran: list[str] = []
 
     def run(sweep: Any) -> Any:
@@ -49,7 +49,7 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
-def test_what_an_interrupted_comparison_has_found_is_written(spec: Path, policies: list[str], tmp_path: Path) -> None:
+def test_results_of_an_interrupted_comparison_are_written(spec: Path, policies: list[str], tmp_path: Path) -> None:
     target, drawn = tmp_path / "report.json", tmp_path / "page.html"
     flags = ["--policies", "static,elastic,kill,priority", "--report", str(target), "--page", str(drawn), "--quiet"]
     assert cli.main(["compare", str(spec), *flags]) == 130
@@ -74,7 +74,7 @@ def test_a_policy_under_which_no_trial_finished_is_named_and_is_a_failure(
     assert capsys.readouterr().err == "no trial finished under elastic\n"
 
 
-def test_points_that_policies_do_not_share_are_told(
+def test_points_that_policies_do_not_share_are_reported(
     spec: Path, policies: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--policies", "static,elastic", "--quiet"]
@@ -83,7 +83,7 @@ def test_points_that_policies_do_not_share_are_told(
     pytest.importorskip("hyperopt", reason="tpe is Hyperopt's")
     spec.write_text(FILE.replace('"random"', '"tpe"'))
     assert cli.main(["compare", str(spec), *flags]) == 0
-    told = "tpe learns from what a policy lets finish, so each policy tries points of its own"
+    told = "tpe learns from finished trials, so each policy tries different points"
     assert told in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""Many jobs that are ended at once: by few threads, and all of them."""
+"""Many jobs are ended at once, by few threads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.hscheduler.world import FakeLive, World
 TIMEOUT_S = 20.0
 
 
-def test_jobs_are_ended_by_few_threads_whatever_becomes_of_one() -> None:
+def test_jobs_are_ended_by_few_threads_even_if_one_fails() -> None:
     together = threading.Barrier(MOST_ENDED_AT_ONCE)
     ended, threads = list[int](), set[threading.Thread]()
 
     def end(number: int) -> None:
         threads.add(threading.current_thread())
-        # So many at the same time.
+        # The number of jobs that end at the same time.
         together.wait(TIMEOUT_S)
         ended.append(number)
         if number == 3:
@@ -34,7 +34,7 @@ def test_jobs_are_ended_by_few_threads_whatever_becomes_of_one() -> None:
     assert len(threads) == MOST_ENDED_AT_ONCE and not any(thread.is_alive() for thread in threads)
 
 
-def test_where_no_job_is_there_is_nothing_to_end() -> None:
+def test_without_jobs_there_is_nothing_to_end() -> None:
     before = threading.active_count()
     end_all([])
     assert threading.active_count() == before
@@ -51,4 +51,4 @@ def test_a_sweep_that_is_ended_plans_nothing_more_while_its_jobs_end(
     scheduler.settle(TIMEOUT_S)
     before = len(seen)
     scheduler.close()
-    assert [type(command) for command in seen[before:]] == [e.JobOver], "nobody is started in its place"
+    assert [type(command) for command in seen[before:]] == [e.JobOver], "no job is started in its place"

@@ -1,4 +1,4 @@
-"""Models fitted to reports: what a synthetic report was made with is found again, and predicts its makespan."""
+"""Models fitted to reports: the parameters of a synthetic report are recovered, and predict its makespan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = {
     "space": {"learning_rate": {"loguniform": [1e-4, 1]}},
     "job": {"model": "softmax", "workers": 2, "servers": 1, "iterations": 300, "stretch_s": 0.005},
 }
-#: What the reports of these tests are made with.
+#: Parameters of the synthetic reports.
 TRUE = Model(
     {"softmax": {"fixed_s": 0.004, "split_s": 0.002, "exchange_s": 0.0, "member_s": 0.0}},
     Costs(start_s=1.5, add_s=0.75, remove_s=0.25, pause_s=0.05, end_s=0.3, restart_s=0.8, finish_s=0.4),
@@ -35,7 +35,7 @@ TRUE = Model(
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, dict[str, object]]:
-    """Reports by policy, of jobs that are models themselves."""
+    """Return reports by policy, of synthetic jobs."""
     policies = ("elastic", "static", "static-stop", "kill", "priority")
     found = {policy: simulate(Spec.of(TABLES), policy, model=TRUE) for policy in policies}
     for report in found.values():
@@ -44,7 +44,7 @@ def made() -> dict[str, dict[str, object]]:
     return found
 
 
-def test_speed_and_costs_are_found_again(made):
+def test_speed_and_costs_are_recovered(made):
     found = fit(list(made.values()))
     job = Spec.of(TABLES).job_spec()
     for size in ((1, 1), (2, 1), (4, 2), (6, 3), (12, 4)):
@@ -54,13 +54,13 @@ def test_speed_and_costs_are_found_again(made):
     costs, true = dataclasses.asdict(found.costs), dataclasses.asdict(TRUE.costs)
     for name in ("start_s", "pause_s", "end_s", "finish_s"):
         assert costs[name] == pytest.approx(true[name], rel=0.05), name
-    # Of what was decided together some was done later, when others had let go of it.
+    # Some changes of one decision were carried out later, after other jobs had released containers.
     assert true["add_s"] <= costs["add_s"] <= true["add_s"] + true["remove_s"]
     assert costs["remove_s"] == pytest.approx(true["remove_s"], rel=0.1)
     assert costs["restart_s"] == pytest.approx(true["restart_s"], abs=0.2)
 
 
-def test_what_was_not_decided_is_no_cause_of_a_change(made):
+def test_changes_without_a_decision_are_ignored(made):
     report = made["elastic"]
     ends = [
         {"at_s": at_s + 1e-3, "sentence": "it was killed", "jobs": [trial["job_id"]], "plan": []}
@@ -71,7 +71,7 @@ def test_what_was_not_decided_is_no_cause_of_a_change(made):
 
 
 def test_a_real_run_is_predicted_from_its_own_arrivals_and_feedback(made):
-    """The bar of a prediction: within a tenth of the real makespan, here of reports that hold all that counts."""
+    """The predicted makespan must be within a tenth of the real one; here of synthetic reports."""
     model = fit(list(made.values()))
     for policy, real in made.items():
         found = simulate_like(Spec.of(TABLES), real, policy, model)
@@ -83,14 +83,14 @@ def test_a_real_run_is_predicted_from_its_own_arrivals_and_feedback(made):
         assert all(t["feedback"] in (None, feedback[t["job_id"]]) for t in found["trials"])
         assert found["best"]["loss"] == real["best"]["loss"]
         without = simulate_like(Spec.of(TABLES), real, policy)["like"]["predicted_over_real"]
-        assert not 0.97 <= without <= 1.03, "what is declared knows nothing of these jobs"
+        assert not 0.97 <= without <= 1.03, "the declared model does not know these jobs"
 
 
 @pytest.mark.parametrize(
     "how", [{"phase": "failed"}, {"phase": "killed", "early_feedback_s": None}, {"phase": "finished"}]
 )
 def test_trials_that_diverged_hold_their_containers(made, how):
-    """Their feedback is no number, which a report cannot say; they have iterated as long as the others."""
+    """Their feedback is NaN, which a report omits; they iterated as long as the others."""
     real = json.loads(json.dumps(made["static"]))
     for trial in real["trials"][2:6]:
         trial.update(feedback=None, loss=None, **how)
@@ -145,7 +145,7 @@ def test_the_fewest_terms_are_taken():
                 abs=1e-9,
             )
             assert error < 1e-9
-    # One size tells nothing apart: all besides the declared sleep is fixed.
+    # With one size only, all costs but the declared sleep stay fixed.
     terms, _ = fit_speed([Measured(12, 2, 1, 0.1, 5.0, 0.01)])
     assert terms == pytest.approx({"fixed_s": 0.04, "split_s": 0.0, "exchange_s": 0.0, "member_s": 0.0})
 
@@ -192,7 +192,7 @@ class TestCommands:
     def test_fit_and_like(self, report, tmp_path, capsys):
         model, target = tmp_path / "model.json", tmp_path / "like.json"
         assert cli.main(["fit", str(report), "--model", str(model)]) == 0
-        assert "of 80 trials" in capsys.readouterr().out
+        assert "fitted to 80 trials" in capsys.readouterr().out
         assert Model.read(model) == fit(reports_in(report))
         words = ["simulate", "--like", str(report), "--model", str(model)]
         assert cli.main([*words, "--policy", "elastic,kill", "--report", str(target)]) == 0
@@ -201,21 +201,21 @@ class TestCommands:
         assert "predicted / real 1.0" in lines[-2] or "predicted / real 0.9" in lines[-2]
         assert set(json.loads(target.read_text())) == {"elastic", "kill"}
 
-    def test_from_simulated_jobs_nothing_is_learnt(self, report, tmp_path, capsys):
+    def test_simulated_jobs_are_not_fitted(self, report, tmp_path, capsys):
         path, spec = tmp_path / "simulated.json", tmp_path / "sweep.toml"
         spec.write_text("[sweep]\ntrials = 2\n[space]\nl2 = { choice = [0, 1] }\n")
         assert cli.main(["simulate", str(spec), "--report", str(path)]) == 0
         assert cli.main(["fit", str(report), str(path)]) == 2
-        assert "simulated.json is of simulated jobs, but fit learns from real ones" in capsys.readouterr().err
+        assert "simulated.json has simulated jobs, but fit needs real ones" in capsys.readouterr().err
         values = json.loads(path.read_text())
         for trial in values["trials"]:
-            # Of a real run of an earlier version.
+            # From a real run of an earlier version.
             del trial["name"]
         path.write_text(json.dumps(values))
         assert cli.main(["fit", str(path)]) == 0
 
     @pytest.mark.parametrize("command", [["fit"], ["simulate", "--like"]])
-    def test_what_is_no_json_is_no_report(self, command, tmp_path, capsys):
+    def test_text_that_is_not_json_is_refused(self, command, tmp_path, capsys):
         path = tmp_path / "notes.txt"
         path.write_text("[job] not JSON")
         assert cli.main([*command, str(path)]) == EXIT_BAD_INPUT
@@ -236,20 +236,20 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["fit", "REPORT", "--model", "/no/such/folder/model.json"], "must be a file in a directory"),
+            (["fit", "REPORT", "--model", "/no/such/folder/model.json"], "must be a file in a writable directory"),
             (["fit", "/no/such/report.json"], "No such file"),
-            (["simulate", "--like", "REPORT", "--paper"], "--like and --paper are two workloads"),
-            (["simulate", "--like", "REPORT", "--policy", "elastic", "--trials", "3"], "--trials has no use"),
-            (["simulate", "--trace", "x.csv", "--model", "REPORT"], "--model has no use"),
-            (["simulate", "--paper", "--trials", "3"], "--paper says all"),
+            (["simulate", "--like", "REPORT", "--paper"], "--like and --paper exclude each other"),
+            (["simulate", "--like", "REPORT", "--policy", "elastic", "--trials", "3"], "--trials is not possible"),
+            (["simulate", "--trace", "x.csv", "--model", "REPORT"], "--model is not possible"),
+            (["simulate", "--paper", "--trials", "3"], "--paper allows only"),
             (["simulate", "--paper", "--model", "REPORT"], "not a model that hscheduler fit wrote"),
         ],
     )
-    def test_bad_words_are_told(self, report, words, message, capsys):
+    def test_bad_arguments_are_refused(self, report, words, message, capsys):
         assert cli.main([str(report) if word == "REPORT" else word for word in words]) in (1, 2)
         assert message in capsys.readouterr().err
 
-    def test_what_is_no_report_is_told(self, tmp_path):
+    def test_json_that_is_no_report_is_refused(self, tmp_path):
         path = tmp_path / "report.json"
         for text, message in (("{}", "not a report"), ("[", "Expecting"), ('{"trials": []}', "not a report")):
             path.write_text(text)
@@ -257,5 +257,5 @@ class TestCommands:
                 reports_in(path)
         with pytest.raises(DataError, match="no iterations"):
             fit([{"trials": [], "spec": {}, "policy": "static", "makespan_s": 0.0, "decisions": []}])
-        with pytest.raises(ConfigError, match="speeds were fitted for softmax"):
+        with pytest.raises(ConfigError, match="fitted for softmax"):
             TRUE.speed(Spec.of({"job": {"model": "svm"}}).job_spec())

@@ -1,4 +1,4 @@
-"""Hyperopt's fmin: what is the best, when it stops, and a scheduler that is lost while it searches."""
+"""Hyperopt's fmin: the best trial, when the search stops, and a scheduler that is lost during a search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class LostService:
-    """Takes one job and is never heard of again."""
+    """Accepts one job and never answers again."""
 
     def __init__(self) -> None:
         self.has_job = threading.Event()
@@ -51,7 +51,7 @@ class LostService:
         pass
 
 
-def test_what_stopped_a_search_is_told_also_where_its_jobs_cannot_be_ended() -> None:
+def test_the_error_that_stopped_a_search_is_raised_even_if_its_jobs_cannot_be_ended() -> None:
     hyperopt = pytest.importorskip("hyperopt")
     import numpy as np
     from hyperopt.base import JOB_STATE_CANCEL
@@ -80,11 +80,11 @@ def test_what_stopped_a_search_is_told_also_where_its_jobs_cannot_be_ended() -> 
     states = [document["state"] for document in trials._dynamic_trials]
     assert states == [JOB_STATE_CANCEL, hyperopt.JOB_STATE_ERROR], "nothing is left that seems to run"
     trials.refresh()
-    assert not len(trials) and not trials.losses(), "as of those that failed, nobody hears of those that were cancelled"
+    assert not len(trials) and not trials.losses(), "cancelled trials are not reported, like failed ones"
 
 
 class StopsAll:
-    """Ends every job for its early feedback."""
+    """Stops every job because of its early feedback."""
 
     def open_sweep(self, opened: e.SweepOpened) -> None:
         pass
@@ -120,7 +120,7 @@ def htrials(scheduler: Any = None, **options: Any) -> Any:
     return HTrials(StopsAll() if scheduler is None else scheduler, **{"parallelism": 1, **options})
 
 
-def test_points_to_evaluate_come_before_those_that_are_asked_for() -> None:
+def test_points_to_evaluate_come_before_suggested_points() -> None:
     hyperopt = pytest.importorskip("hyperopt")
     points, runs = [{"x": 0.0}, {"x": 2.0}], []
     for trials, options in ((None, {"points_to_evaluate": points}), (htrials(points_to_evaluate=points), {})):
@@ -136,7 +136,7 @@ def test_points_to_evaluate_come_before_those_that_are_asked_for() -> None:
     assert runs[0] == runs[1], "the same seed, the same points"
 
 
-def test_what_was_ended_early_is_the_best_nowhere() -> None:
+def test_a_trial_stopped_early_is_never_the_best() -> None:
     early_stop = pytest.importorskip("hyperopt.early_stop")
 
     def objective(point: dict[str, float]) -> float:
@@ -145,13 +145,13 @@ def test_what_was_ended_early_is_the_best_nowhere() -> None:
         return point["x"]
 
     trials = htrials(points_to_evaluate=[{"x": x} for x in (3.0, -1.0, 2.0, -1.0, 1.0, -1.0, 4.0, 5.0, 0.5)])
-    # The loss of the fifth has not become less in the three after it, of which one was ended early.
+    # The fifth loss was not improved by the three after it, of which one was stopped early.
     assert search(trials, objective, early_stop_fn=early_stop.no_progress_loss(3)) == {"x": 1.0}
     assert trials.losses() == [3.0, 0.01, 2.0, 0.01, 1.0, 0.01, 4.0, 5.0, None], "the last one is not tried"
     assert trials.best_trial["result"]["loss"] == trials.average_best_error() == 1.0
 
 
-def test_an_objective_that_makes_a_loss_of_an_early_end_has_not_the_best() -> None:
+def test_an_objective_that_returns_a_loss_for_an_early_stop_is_not_the_best() -> None:
     def objective(point: dict[str, float]) -> float:
         if point["x"] > 0:
             return point["x"]
@@ -168,23 +168,23 @@ def test_an_objective_that_makes_a_loss_of_an_early_end_has_not_the_best() -> No
     assert "killed" not in trials.results[1]
 
 
-def test_what_ends_a_program_is_no_failure_of_a_point() -> None:
+def test_an_exit_of_the_program_is_no_failure_of_a_point() -> None:
     trials = htrials()
     with pytest.raises(SystemExit, match="no more"):
         search(trials, lambda point: sys.exit("no more"), 3, catch_eval_exceptions=True)
     assert len(trials._dynamic_trials) == 1
 
 
-def test_a_metric_that_is_no_loss_needs_a_direction() -> None:
+def test_a_metric_other_than_a_loss_needs_a_direction() -> None:
     settings = LiveSettings(metric="accuracy")
-    with pytest.raises(ConfigError, match=r"metric is 'accuracy', .* direction must be given"):
+    with pytest.raises(ConfigError, match=r"'accuracy', .*direction"):
         htrials(settings=settings)
     assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
     assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE
 
 
 def test_jobs_of_an_objective_that_crashed_may_be_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
-    """Its process ends while its job waits; the scheduler cannot be told.  An exception of a thread fails a test."""
+    """Its process exits while its job waits; the scheduler is unreachable.  An exception in a thread fails a test."""
     service = LostService()
 
     def objective(point: dict[str, float]) -> float:
@@ -192,7 +192,7 @@ def test_jobs_of_an_objective_that_crashed_may_be_out_of_reach(caplog: pytest.Lo
         eps.run(data="sklearn:digits", model="softmax")
         return 0.0
 
-    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+    with pytest.raises(TrainingError, match="exit code 3"):
         search(htrials(service, processes=True), objective, 1)
     assert service.asked_to_cancel.is_set()
     assert "jobs could not be ended: H-scheduler does not answer" in caplog.text
@@ -217,15 +217,15 @@ def test_an_objective_that_hangs_is_named_and_left_behind(
             search(trials, objective, 3, timeout=0.2)
     finally:
         let_go.set()
-    why = "cancelled: fmin stopped, and its objective goes on outside eps.run (2 of 2)"
+    why = "cancelled: fmin stopped, but its objective still runs outside eps.run (2 of 2)"
     assert str(raised.value) == f"no trial has a result: {why}"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith("the objective of trial 0, 1 goes on outside eps.run")
-    assert "HTrials(processes=True) can end it" in warning
+    assert warning.startswith("the objective of trial 0, 1 still runs outside eps.run")
+    assert "HTrials(processes=True)" in warning
 
 
 class EndsSlowly(LostService):
-    """Its job needs a moment to end."""
+    """A job that needs a moment to end."""
 
     def wait(self, submission: Submission) -> None:
         self.has_job.set()
@@ -243,12 +243,12 @@ def test_an_objective_whose_job_ends_slowly_is_waited_for(
 
     monkeypatch.setattr(fmin, "GRACE_S", 0.2)
     service = EndsSlowly()
-    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: fmin stopped \(1 of 1\)"):
+    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: .*1 of 1"):
         search(htrials(service), lambda point: eps.run(data="sklearn:digits", model="softmax"), 1, timeout=0.2)
     assert service.asked_to_cancel.is_set() and not caplog.text
 
 
-def test_that_no_trial_has_a_result_is_told_with_what_became_of_them() -> None:
+def test_a_search_without_results_is_reported_with_the_ends_of_its_trials() -> None:
     exceptions = pytest.importorskip("hyperopt.exceptions")
 
     def objective(point: dict[str, float]) -> Any:
@@ -262,7 +262,7 @@ def test_that_no_trial_has_a_result_is_told_with_what_became_of_them() -> None:
     with pytest.raises(exceptions.AllTrialsFailed) as raised:
         search(trials, objective, catch_eval_exceptions=True)
     reasons = (
-        "failed: its data is empty (2 of 4); ended early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
+        "failed: its data is empty (2 of 4); stopped early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
     )
     assert str(raised.value) == f"no trial has a result: {reasons}"
 
@@ -297,5 +297,5 @@ def test_ctrl_c_ends_a_program_whose_objectives_hang() -> None:
     finally:
         process.kill()
     assert process.returncode == -signal.SIGINT
-    # The second may have begun just then.
+    # The second one may have just started.
     assert "the objective of trial 0" in errors and "KeyboardInterrupt" in errors

@@ -1,4 +1,4 @@
-"""The way out of a record that cannot be gone on with, and what a scheduler that goes on must have as it was."""
+"""A record that cannot be resumed can be forgotten; and settings that must match the record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.hscheduler.world import FakeLive, World
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
-    """A directory in which a service was, with a job that runs, one that has ended, and one of somebody else."""
+    """Return the directory of a former service: with a running job, an ended one, and one of another service."""
     home = tmp_path / "home"
     monkeypatch.setenv("EPS_HOME", str(home))
     world = World(0)
@@ -74,24 +74,26 @@ def with_a_damaged_entry(directory: ServiceDir) -> None:
         (of_another_version, f"is in format 2-cafe, which eps {__version__} wrote; this is eps {__version__}"),
         (
             that_leads_elsewhere,
-            "7 orders had been given before SweepOpened at 1.000 s, but what stands there leads to 0",
+            "the record notes 7 orders before SweepOpened at 1.000 s, but its events lead to 0",
         ),
-        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be taken: ValueError: unknown job ghost"),
+        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be replayed: ValueError: unknown job ghost"),
         (with_a_damaged_entry, "an entry cannot be read: JSONDecodeError"),
     ),
 )
-def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, message: str, directory: ServiceDir) -> None:
+def test_a_record_that_cannot_be_resumed_is_reported_with_its_running_jobs_and_the_remedy(
+    spoil: Any, message: str, directory: ServiceDir
+) -> None:
     spoil(directory)
     running, _, others = jobs_of(directory)
     with JobLock(running / "lock"), JobLock(others / "lock"), pytest.raises(StorageError) as told:
         Service(directory, ServiceSettings())
     text = str(told.value)
     assert message in text
-    assert f"nothing was changed; jobs of it that run: {running.name}.\n" in text
-    assert f"with the record kept aside: hscheduler serve --forget --state {directory.path}" in text
+    assert f"was not changed; its running jobs: {running.name}.\n" in text
+    assert f"rename the record and start with an empty one: hscheduler serve --forget --state {directory.path}" in text
 
 
-def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
+def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
     directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_another_version(directory)
@@ -106,15 +108,15 @@ def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
     told = forget(directory)
     tag = running.name.split("-")[1]
     aside = directory.path / f"record-{tag}.sqlite"
-    assert told == f"ended {running.name}; the record is kept as {aside}"
+    assert told == f"ended {running.name}; the old record is {aside}"
     assert tag_of(aside) == tag and not directory.record.exists()
-    assert "nothing is forgotten" in forget(directory)
+    assert "there was no record in" in forget(directory)
     with Service(directory, ServiceSettings(nodes=3)) as service, SchedulerClient(directory) as client:
         assert client.jobs()[0] == [] and service.scheduler._tag != tag
     locks[others.name].close()
 
 
-def test_a_job_that_cannot_be_ended_keeps_the_record_from_being_forgotten(
+def test_a_record_is_not_forgotten_while_a_job_cannot_be_ended(
     directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(self: Any, reason: str, timeout_s: float) -> None:
@@ -126,13 +128,13 @@ def test_a_job_that_cannot_be_ended_keeps_the_record_from_being_forgotten(
     assert directory.record.exists()
 
 
-def test_whose_jobs_run_is_not_guessed(directory: ServiceDir) -> None:
+def test_jobs_of_an_unreadable_record_are_not_guessed(directory: ServiceDir) -> None:
     directory.record.write_bytes(b"what is this\n" + directory.record.read_bytes())
     running = jobs_of(directory)[0]
     with JobLock(running / "lock"):
-        with pytest.raises(StorageError, match="which jobs are its own is not known: eps list shows all"):
+        with pytest.raises(StorageError, match="eps list shows all"):
             Service(directory, ServiceSettings())
-        assert forget(directory).startswith("ended no job; the record is kept as")
+        assert forget(directory).startswith("ended no job; the old record is")
     assert (directory.path / "record-unknown.sqlite").exists()
 
 
@@ -153,7 +155,7 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
         cli.main(["serve", "--state", str(directory.path), "--forget"])
 
 
-# ---- what a record was begun with
+# ---- what a record was created with
 
 
 @pytest.mark.parametrize(
@@ -164,14 +166,14 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
         ({"policy": "static"}, r"policy 'elastic' \(not 'static'\)"),
     ),
 )
-def test_a_service_goes_on_with_what_it_was_begun_with(
+def test_a_service_resumes_only_with_the_settings_of_its_record(
     other: dict[str, Any], message: str, directory: ServiceDir
 ) -> None:
-    with pytest.raises(ConfigError, match=f"was begun with {message}"):
+    with pytest.raises(ConfigError, match=f"was created with {message}"):
         Service(directory, ServiceSettings(**other))
 
 
-def test_what_is_not_said_again_is_as_it_was(directory: ServiceDir) -> None:
+def test_settings_that_are_not_given_again_come_from_the_record(directory: ServiceDir) -> None:
     forget(directory)
     with Service(directory, ServiceSettings(feedback_iteration=7)) as service:
         service.leave()

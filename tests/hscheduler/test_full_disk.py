@@ -1,4 +1,4 @@
-"""A record that cannot be written for a while: nothing is done about what is not written, and then it goes on."""
+"""A record that cannot be written for a while: events have no effect before they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hscheduler.core.jobs import Phase
 from hscheduler.live import recorder
 from hscheduler.live.inbox import Inbox
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.record.rows import Database
+from hscheduler.record.ended_jobs import Database
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -29,7 +29,7 @@ TIMEOUT_S = 10.0
 
 
 class Disk:
-    """A disk that may be full, or say so only when something is to be made durable."""
+    """A disk that is full, or reports it only when a write is made durable."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refused = 0
@@ -48,7 +48,7 @@ class Disk:
         monkeypatch.setattr(Database, "transaction", full)
 
     def refuses_again(self) -> None:
-        """Wait until it has been asked twice more."""
+        """Wait for two more failed writes."""
         before = self.refused
         wait_for(lambda: self.refused > before + 1, TIMEOUT_S, "the next try")
 
@@ -68,28 +68,28 @@ def scheduler(world: World, disk: Disk, tmp_path: Path) -> Iterator[LiveSchedule
     scheduler = scheduler_of(tmp_path)
     scheduler.submit(e.JobSubmitted(request("t1", most_workers=2, most_servers=1)), JobSpec())
     scheduler.settle(TIMEOUT_S)
-    # What it says as it starts comes behind.
+    # The events of its start come later.
     scheduler.settle(TIMEOUT_S)
     yield scheduler
     scheduler.close()
 
 
 @pytest.mark.parametrize("fault", ("is_full", "fails_to_sync"))
-def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
+def test_events_wait_while_the_disk_is_full(
     fault: str, scheduler: LiveScheduler, disk: Disk, world: World, tmp_path: Path
 ) -> None:
-    # News by which nothing is decided are written late: they are not lost with what could not be written.
+    # Progress that no decision depends on is written late; it survives a failed write.
     for number in range(8):
         scheduler._events.put(e.Iterated("t1", 1 + number, (0.25,)))
     scheduler.settle(TIMEOUT_S)
     setattr(disk, fault, True)
     scheduler.cancel("t1", "enough")
     disk.refuses_again()
-    with pytest.raises(ResourceError, match=r"disk is full.*jobs go on"):
+    with pytest.raises(ResourceError, match=r"disk is full.*running jobs continue"):
         scheduler.settle(TIMEOUT_S)
-    with pytest.raises(ResourceError, match="ask again then"):
+    with pytest.raises(ResourceError, match="retry once the record can be written"):
         scheduler.check_room()
-    # Nothing was done about what was not written.
+    # Events that were not written had no effect.
     assert scheduler.state.jobs["t1"].phase is Phase.EARLY_FEEDBACK and world.jobs["t1"].ended is None
     scheduler.check()
     setattr(disk, fault, False)
@@ -106,7 +106,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     again.close()
 
 
-def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
+def test_waiting_events_are_bounded_and_none_is_lost(
     scheduler: LiveScheduler, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.is_full = True
@@ -117,20 +117,21 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
         if iteration == 100:
             scheduler._events.put(e.FeedbackGiven("t1", 0.25))
         if iteration % 10 == 0:
-            # As often as somebody asks.
+            # The same for every call.
             with pytest.raises(ResourceError, match="only the latest is kept"):
                 scheduler.settle(TIMEOUT_S)
     for _ in range(100):
         scheduler.close_sweep("sweep", "enough")
     scheduler._events.put(e.JobEnded("t1", Phase.FINISHED, loss=0.5))
-    wait_for(lambda: len(scheduler._events) <= 6, TIMEOUT_S, "what was said to wait")
-    # How far it is before and after its feedback, that, the sweep's end, the job's end, and that it ended.
+    wait_for(lambda: len(scheduler._events) <= 6, TIMEOUT_S, "the events to be merged")
+    # Queued: its progress before its feedback, the feedback, its progress after it, the sweep's end, the job's cancel,
+    # and its end.
     assert len(scheduler._events) <= 6
     disk.is_full = False
     submission = scheduler.look_ups.submission("t1")
     assert submission is not None and submission.wait(TIMEOUT_S)
     scheduler.settle(TIMEOUT_S)
-    assert sum("events wait until it can be" in record.message for record in caplog.records) == 1
+    assert sum("events wait, and EPS retries" in record.message for record in caplog.records) == 1
     trial = scheduler.registry.timeline.trials["t1"]
     assert (submission.phase, submission.loss, trial.feedback, trial.iteration) == (Phase.FINISHED, 0.5, 0.25, 3_000)
     losses = [(iteration, loss) for _, iteration, loss in trial.curve.points()]
@@ -143,7 +144,7 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
     again.close()
 
 
-def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> None:
+def test_events_of_a_job_keep_their_order_when_some_are_merged() -> None:
     now_s = [0.0]
     inbox = Inbox(lambda: now_s[0])
     called: list[str] = []
@@ -173,7 +174,7 @@ def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> No
             item()
         found.append("asked" if callable(item) else item)
     assert found == [
-        # Losses are of when they were told, however long that waits.
+        # Losses keep the time of their report while they wait.
         e.Iterated("a", 2, (0.1,) * 2 + (0.2,) * 8, ((10.5, 1, 3.0), (8.25, 2, 2.0))),
         e.Iterated("b", 7, (0.7,)),
         e.GrowthDone("a", (("c1", "worker-1"),)),
@@ -202,7 +203,7 @@ def test_a_scheduler_can_be_left_while_the_disk_is_full(
     again.close()
 
 
-def test_a_service_refuses_what_is_new_while_the_disk_is_full(world: World, disk: Disk, tmp_path: Path) -> None:
+def test_a_service_refuses_new_jobs_while_the_disk_is_full(world: World, disk: Disk, tmp_path: Path) -> None:
     directory = ServiceDir(tmp_path / "service")
     with Service(directory, ServiceSettings(nodes=2)) as service, SchedulerClient(directory) as client:
         client.submit_job("t1", JobSpec())
@@ -215,7 +216,7 @@ def test_a_service_refuses_what_is_new_while_the_disk_is_full(world: World, disk
             client.run_sweep({"sweep": {"trials": 1, "algorithm": "random"}}, "s")
         with pytest.raises(ResourceError, match="disk is full"):
             client.open_sweep(e.SweepOpened("mine"))
-        # What is known is told meanwhile.
+        # Questions are answered meanwhile.
         assert [job["job_id"] for job in client.jobs()[0]] == ["t1"]
         assert client.job("t1")["phase"] == "early feedback"
         disk.is_full = False

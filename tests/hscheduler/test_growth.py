@@ -1,4 +1,4 @@
-"""A growth and who came with it are one event: after a machine that is lost at any moment nobody grows twice."""
+"""A growth and its new members are one event: a crash at any moment does not repeat the growth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hscheduler.toy import nodes, request
 
 
 class Growing:
-    """A job that has been told to grow, as its scheduler and a next one see it."""
+    """A job that was ordered to grow, as its scheduler and the next one see it."""
 
     def __init__(self) -> None:
         self.scheduler, self.outstanding = Scheduler(nodes(2), elastic), Outstanding()
@@ -35,7 +35,7 @@ class Growing:
         return [order for _, order in self.outstanding.of("a") if isinstance(order, e.GrowJob)]
 
     def goes_on_with(self) -> dict[str, str]:
-        """Return the members that the next scheduler has the job go on with, where its machine was lost too."""
+        """Return the members that the next scheduler passes to the job, if the job's machine was lost, too."""
         return dict(self.scheduler.jobs["a"].members)
 
 
@@ -46,13 +46,13 @@ def growing() -> Growing:
     return found
 
 
-def test_who_has_come_is_not_ordered_again(growing: Growing) -> None:
+def test_members_that_joined_are_not_ordered_again(growing: Growing) -> None:
     there = growing.members | growing.new
     growing.send(e.GrowthDone("a", tuple(there.items())))
     assert growing.goes_on_with() == there and growing.grow not in growing.ordered_again()
 
 
-def test_of_a_growth_that_failed_in_part_those_who_came_are_known(growing: Growing) -> None:
+def test_members_that_joined_in_a_partly_failed_growth_are_known(growing: Growing) -> None:
     failed, *came = growing.new
     there = growing.members | {name: growing.new[name] for name in came}
     growing.send(e.GrowthFailed("a", (failed,), "no container was had", tuple(there.items())))
@@ -61,7 +61,7 @@ def test_of_a_growth_that_failed_in_part_those_who_came_are_known(growing: Growi
     assert failed not in held and held >= there.keys()
 
 
-def test_a_node_that_is_lost_as_its_growth_is_carried_out_takes_its_containers_once(growing: Growing) -> None:
+def test_a_node_lost_during_a_growth_loses_its_containers_once(growing: Growing) -> None:
     job, ledger = growing.scheduler.jobs["a"], growing.scheduler.ledger
     node = growing.grow.containers[-1].node
     lost = {container.container_id for container in ledger.containers_on(node)}
@@ -73,8 +73,8 @@ def test_a_node_that_is_lost_as_its_growth_is_carried_out_takes_its_containers_o
     assert not lost & {container.container_id for container in ledger.of_job("a")}
 
 
-def test_who_is_where_is_kept_where_a_growth_does_not_say(growing: Growing) -> None:
-    # As a record of an earlier version has it.
+def test_members_are_kept_if_a_growth_does_not_report_them(growing: Growing) -> None:
+    # As in a record of an earlier version.
     there = growing.members | growing.new
     growing.send(e.MembersFound("a", tuple(there.items())))
     growing.send(e.GrowthDone("a"))

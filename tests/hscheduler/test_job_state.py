@@ -1,4 +1,4 @@
-"""The state of one live job, by itself: whatever is told and in whichever order, each order is answered once."""
+"""The state of one live job alone: with random events, each order is answered once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eps.core.reconfig import Operation
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Outstanding
-from hscheduler.live.job_state import Answer, Ask, Cancel, JobState, Kill, Look, Reading, Stage, Start, TakeUp
+from hscheduler.live.job_state import Answer, Attach, Cancel, HistoryReader, JobState, Kill, Poll, Request, Stage, Start
 from tests.hscheduler.live_job_world import containers
 
 START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
@@ -21,16 +21,16 @@ GROW = e.GrowJob("a", containers(("c4", "w"), ("c5", "s")))
 
 
 class Shell:
-    """Carries out the actions of a state on a job that does what a lot says."""
+    """Carries out a state's actions on a random job."""
 
     def __init__(self, lot: Random) -> None:
-        self.state = JobState("a", "name", Reading("a", "loss", 10))
+        self.state = JobState("a", "name", HistoryReader("a", "loss", 10))
         self.lot = lot
         self.now_s = 0.0
         self.said: list[e.Event] = []
         self.members = ["worker-1", "worker-2", "server-1"]
         self.asked: dict[str, int] = {}
-        self.plans: dict[int, Ask] = {}
+        self.plans: dict[int, Request] = {}
         self.cancelled: set[int] = set()
         self.clock = -1
         self.is_killed = False
@@ -42,17 +42,17 @@ class Shell:
         """Carry out the next action, if any; return it."""
         action, state = self.state.next_action(), self.state
         match action:
-            case Start() | TakeUp():
+            case Start() | Attach():
                 self.is_killed = False
                 if isinstance(action, Start) and self.lot.random() < 0.1:
-                    self.say(state.not_begun("no room"))
+                    self.say(state.start_failed("no room"))
                 else:
                     resumes = isinstance(action, Start) and action.resumes
                     self.members = [
                         f"{role}-{k + 1}" for role, there in action.places.items() for k in range(len(there))
                     ]
-                    self.say(state.begun(action, is_resumed=resumes))
-            case Ask(operation):
+                    self.say(state.started(action, is_resumed=resumes))
+            case Request(operation):
                 if self.lot.random() < 0.2:
                     self.say(state.resize.refused("no"))
                 else:
@@ -60,7 +60,7 @@ class Shell:
                     self.plans[number] = action
                     self.say(state.resize.changed({"plan_id": number, "phase": "queued"}))
                 assert operation in Operation
-            case Look(plan_id):
+            case Poll(plan_id):
                 self.look(plan_id)
             case Cancel(plan_id):
                 self.cancelled.add(plan_id)
@@ -95,7 +95,7 @@ class Shell:
 
 
 def settled(shell: Shell) -> None:
-    """Carry out all that is to be done, and let the job end where it was told to."""
+    """Carry out all actions; end the job if it was ordered to end."""
     for _ in range(500):
         if shell.state.stage is Stage.WAITS and not shell.is_killed:
             shell.iterate()
@@ -107,7 +107,7 @@ def settled(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
+def test_each_order_is_answered_once_under_random_events(seed: int) -> None:
     lot = Random(seed)
     shell, outstanding, number, heard, answered = Shell(lot), Outstanding(), 0, 0, 0
     held = {"c1", "c2", "c3"}
@@ -122,7 +122,7 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
             order = e.EndJob("a", lot.random() < 0.7, "why")
         elif is_there and lot.random() < 0.3:
             order = GROW if not held & {"c4", "c5"} else e.ShrinkJob("a", (lot.choice(sorted(held)),))
-            # Nothing is to be released twice at a time.
+            # A container is not released twice at a time.
             held = held | {"c4", "c5"} if isinstance(order, e.GrowJob) else held - set(order.containers)
         if order is not None:
             ((number, order),) = outstanding.take(e.CancelAsked("b", ""), [order])
@@ -142,7 +142,7 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
                 held |= set(event.containers)
         heard = len(shell.said)
         if rests:
-            # Nothing that it was told is open.
+            # No order is open.
             assert outstanding.of("a") == [], step
             answered += 1
     shell.obey(number + 1, e.EndJob("a", False, "enough"))
@@ -151,12 +151,12 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
         outstanding.take(event, [])
     assert outstanding.there() == [] and outstanding.of("a") == [] and answered > 5
     assert shell.state.is_done and shell.state.next_action() is None
-    # A part that has started ends once.
+    # Each attempt ends once.
     parts = [type(event) for event in shell.said if isinstance(event, e.JobStarted | e.JobEnded)]
     assert all(now is e.JobEnded for before, now in pairwise(parts) if before is e.JobStarted)
 
 
-def test_a_job_that_is_told_to_end_while_it_starts_is_ended_when_it_has() -> None:
+def test_a_job_cancelled_during_its_start_is_ended_after_it() -> None:
     shell = Shell(Random(3))
     shell.obey(1, START)
     shell.obey(2, e.EndJob("a", False, "the worst"))
@@ -164,7 +164,7 @@ def test_a_job_that_is_told_to_end_while_it_starts_is_ended_when_it_has() -> Non
     shell.end()
     (ended,) = (event for event in shell.said if isinstance(event, e.JobEnded))
     assert (ended.phase, ended.why) == (Phase.KILLED, "the worst")
-    # One that is not there has nothing to end.
+    # A job that does not run has nothing to end.
     shell.obey(3, e.EndJob("a", False, "too late"))
     shell.obey(4, AGAIN)
     assert isinstance(shell.act(), Start) and shell.act() is None

@@ -1,4 +1,4 @@
-"""The kill policy restarts no job that would end later by it."""
+"""The kill policy restarts no job that would end later because of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTART_S = 10.0
 
 
 def alone(iteration: int, iterations: int = 1000) -> Toy:
-    """A job of two workers and a server on four nodes: it has given its feedback, and nobody else is there."""
+    """Return a job of two workers and a server on four nodes that has given its feedback; no other job runs."""
     toy = Toy.of(4, POLICIES["kill"])
     toy.submit(dataclasses.replace(request("a"), iterations=iterations, restart_s=RESTART_S))
     toy.settle()
@@ -30,7 +30,7 @@ def alone(iteration: int, iterations: int = 1000) -> Toy:
 @pytest.mark.parametrize(
     ("iteration", "phase"),
     [
-        # Twice as many members save at most half of what is left: 45 s, 10.5 s and 9.5 s.
+        # Twice as many members save at most half of the remaining time: 45 s, 10.5 s and 9.5 s.
         (100, Phase.RESTARTING),
         (790, Phase.RESTARTING),
         (810, Phase.TRAINING),
@@ -40,7 +40,7 @@ def test_a_job_grows_where_that_saves_more_than_a_restart_costs(iteration, phase
     assert alone(iteration).job("a").phase is phase
 
 
-def test_one_of_which_nobody_knows_how_long_it_is_grows():
+def test_a_job_of_unknown_length_grows():
     assert alone(810, iterations=0).job("a").phase is Phase.RESTARTING
 
 
@@ -56,8 +56,8 @@ def test_a_growth_is_undone_where_that_saves_more_than_a_restart_costs(iteration
 
 
 @pytest.mark.parametrize(("iterations_of_b", "restarts"), [(300, 1), (900, 0)])
-def test_simulated_jobs_are_as_far_as_they_are_when_it_decides(iterations_of_b, restarts):
-    """As b ends, a has 700 or 100 iterations left, of 0.055 s: 38.5 s or 5.5 s, half of which could be saved."""
+def test_decisions_use_the_simulated_jobs_current_progress(iterations_of_b, restarts):
+    """When b ends, a has 700 or 100 iterations left, of 0.055 s: 38.5 s or 5.5 s, of which half could be saved."""
     speed = SpeedModel(12, 0.05 / 6)
     jobs = [
         SimulatedJob(0.0, request(name), iterations, speed, feedback=1.0, loss=1.0)

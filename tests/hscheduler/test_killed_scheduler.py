@@ -1,4 +1,4 @@
-"""A scheduler that dies at any moment, and the next one with its record: nothing is done twice or forgotten."""
+"""A scheduler that crashes at any moment, and the next one with its record: no order is repeated or lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hscheduler.core.resources import Resources, Role
 from hscheduler.live import recorder
 from hscheduler.live import scheduler as live
 from hscheduler.live.job_state import Seat
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.placement import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.placing import start_if_it_fits
 from hscheduler.record.api import Entry
@@ -36,7 +36,7 @@ TIMEOUT_S = 10.0
 
 
 class DyingRecord(SqliteRecord):
-    """A record whose process may be killed before and after it writes."""
+    """A record whose process may be killed before and after each write."""
 
     world: World
 
@@ -47,14 +47,14 @@ class DyingRecord(SqliteRecord):
 
 
 def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPatch) -> tuple[World, LiveScheduler]:
-    """Run a sweep whose scheduler dies once, or never; return what became of it."""
+    """Run a sweep whose scheduler crashes once, or never; return the world and the last scheduler."""
     world = World(dies_at)
 
     def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
-    # A thread that died is what this is about.
+    # Threads that die are expected here.
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     while True:
         record = DyingRecord(directory / "record.sqlite")
@@ -71,20 +71,20 @@ def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPa
 
 
 def rests(scheduler: LiveScheduler) -> bool:
-    """Wait until a scheduler has nothing more to do; return False where it died."""
+    """Wait until a scheduler is idle; return False if it crashed."""
     while True:
         taken = threading.Event()
         scheduler._events.put(taken.set)
         while not taken.wait(0.01):
             if not scheduler._loop.thread.is_alive():
                 return False
-        # What is said on its own thread comes behind.
+        # Events from its own thread are queued behind.
         if not len(scheduler._events):
             return True
 
 
 def drive(world: World, scheduler: LiveScheduler) -> bool:
-    """Submit all trials and let jobs iterate until all are over; return False where the scheduler died."""
+    """Submit all trials and let jobs iterate until all are over; return False if the scheduler crashed."""
     for _ in range(20 * ITERATIONS):
         for number in range(TRIALS):
             job_id = f"t{number}"
@@ -99,7 +99,7 @@ def drive(world: World, scheduler: LiveScheduler) -> bool:
 
 
 @pytest.mark.parametrize("policy", ("elastic", "kill", "static-stop"))
-def test_a_scheduler_may_die_at_every_step_of_a_decision(
+def test_a_scheduler_may_crash_at_every_step_of_a_decision(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, scheduler = run(policy, tmp_path, 0, monkeypatch)
@@ -111,11 +111,11 @@ def test_a_scheduler_may_die_at_every_step_of_a_decision(
         world, scheduler = run(policy, directory, dies_at, monkeypatch)
         assert world.deaths == 1
         assert scheduler.leaked() == 0
-        # Which of them the stopping rule ends depends on which were in training together.
+        # The stopping rule's choice depends on which jobs were training at the same time.
         phases = {each.phase for each in scheduler.look_ups.submissions()}
         assert Phase.FINISHED in phases and phases <= {Phase.FINISHED, Phase.KILLED}
         for job_id, job in world.jobs.items():
-            assert job.ended is not None, f"{job_id} runs, and nobody knows it"
+            assert job.ended is not None, f"{job_id} runs, and the record lacks it"
             starts = [order for order in job.done.values() if isinstance(order, e.StartJob)]
             assert job.starts == len(starts)
         scheduler.close()
@@ -125,20 +125,20 @@ def record_of(directory: Path) -> SqliteRecord:
     return SqliteRecord(directory / "record.sqlite")
 
 
-def test_a_record_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_record_resumes_only_with_its_settings(tmp_path: Path) -> None:
     LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path)).close()
-    with pytest.raises(ConfigError, match=r"was begun with policy 'elastic' \(not 'static'\): go on with that"):
+    with pytest.raises(ConfigError, match=r"'elastic' .*not 'static'"):
         LiveScheduler(nodes(2), LiveSettings("static"), record=record_of(tmp_path))
-    with pytest.raises(ConfigError, match=r"begun with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
+    with pytest.raises(ConfigError, match=r"2 of .* \(not 3 of "):
         LiveScheduler(nodes(3), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_size(tmp_path: Path) -> None:
+def test_a_record_with_another_container_size_is_refused_with_its_flags(tmp_path: Path) -> None:
     size = ClusterSpec(container_memory="512MiB", container_vcores=1)
     small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
     LiveScheduler(nodes(2), small, record=record_of(tmp_path)).close()
     other = LiveSettings("elastic", job_settings=container_settings(ClusterSpec(), "docker"))
-    with pytest.raises(ConfigError, match=r"begun with --container-memory 512MiB \(not 4096MiB\): go on with that"):
+    with pytest.raises(ConfigError, match=r"512MiB \(not 4096MiB\)"):
         LiveScheduler(nodes(2), other, record=record_of(tmp_path))
     told = (
         r"with --on docker \(not local\), --container-memory 512MiB \(not unset\), --container-vcores 1 \(not unset\):"
@@ -147,24 +147,24 @@ def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_si
         LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_what_a_record_was_begun_with_is_told_also_where_no_flag_says_it(tmp_path: Path) -> None:
+def test_different_settings_without_a_flag_are_described_too(tmp_path: Path) -> None:
     here = LiveSettings("elastic", job_settings={"on": "docker", "image": "a"})
     LiveScheduler(nodes(1), here, record=record_of(tmp_path)).close()
     other = replace(here, job_settings={"on": "docker", "image": "b"})
-    told = r"begun with job_settings {'on': 'docker', 'image': 'a'} \(not {'on': 'docker', 'image': 'b'}\): go on"
+    told = r"created with job_settings {'on': 'docker', 'image': 'a'} \(not {'on': 'docker', 'image': 'b'}\): use"
     with pytest.raises(ConfigError, match=told):
         LiveScheduler(nodes(1), other, record=record_of(tmp_path))
     renamed = {f"{name}-renamed": capacity for name, capacity in nodes(1).items()}
-    with pytest.raises(ConfigError, match=r"begun with nodes {'node0': \[\d+, \d+\]} \(not {'node0-renamed': "):
+    with pytest.raises(ConfigError, match=r"created with nodes {'node0': \[\d+, \d+\]} \(not {'node0-renamed': "):
         LiveScheduler(renamed, here, record=record_of(tmp_path))
 
 
-def test_a_record_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_record_with_another_number_of_orders_is_refused(tmp_path: Path) -> None:
     LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path)).close()
     record = record_of(tmp_path)
     record.append([Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4)], durable=False)
     record.close()
-    with pytest.raises(StorageError, match=r"4 orders had been given before NodeCame .* leads to 0"):
+    with pytest.raises(StorageError, match=r"4 .* NodeCame .* to 0"):
         LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -180,11 +180,11 @@ def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypa
         return Decision((replace(start, places=start.places[::-1]),), "as before") if start else Decision()
 
     monkeypatch.setitem(live.POLICIES, "elastic", of_another_version)
-    with pytest.raises(StorageError, match=r"1 orders had been given before .* leads to others"):
+    with pytest.raises(StorageError, match=r"1 .* to other"):
         replayed(tmp_path)
 
 
-def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_time_continues_from_the_record(tmp_path: Path) -> None:
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     scheduler.close()
     record = record_of(tmp_path)
@@ -207,20 +207,20 @@ def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("goes_on", (True, False))
-def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_either(
+def test_time_without_a_scheduler_counts_unless_the_machine_rebooted(
     goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_s, which = [1000.0], ["one"]
     monkeypatch.setattr(time, "monotonic", lambda: at_s[0])
     for module in (live, recorder):
-        monkeypatch.setattr(module, "boot", lambda: which[0])
+        monkeypatch.setattr(module, "boot_id", lambda: which[0])
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     at_s[0] += 30.0
     scheduler.open_sweep(e.SweepOpened("s"))
     scheduler.settle(TIMEOUT_S)
     scheduler.close(leave=True)
     which[0] = "one" if goes_on else "two"
-    # A machine that was started again counts from 0.
+    # A reboot sets the clock to 0.
     at_s[0] = 1500.0 if goes_on else 7.0
     again = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     assert again.now_s() == (500.0 if goes_on else 30.0)
@@ -232,8 +232,8 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
 
 
 def replayed(directory: Path) -> LiveScheduler:
-    """Return what a record of one node's scheduler leads to."""
-    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), takes_up=False)
+    """Return the state to which the record of one node's scheduler leads."""
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), attaches=False)
     scheduler.close(leave=True)
     return scheduler
 
@@ -254,7 +254,7 @@ def test_a_job_that_was_refused_may_be_cancelled(tmp_path: Path) -> None:
     assert found is not None and found.why == "it cannot work"
 
 
-def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_submitted_twice_at_once_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
     made = live.Submission
 
@@ -264,7 +264,7 @@ def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monk
 
     scheduler = one(tmp_path)
     monkeypatch.setattr(live, "Submission", together)
-    # More than there is: nothing is started.
+    # The job is larger than the cluster, so nothing starts.
     outcomes = at_once(2, lambda _: scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec()))
     scheduler.settle(TIMEOUT_S)
     assert [type(outcome) for outcome in outcomes].count(ConfigError) == 1 and len(
@@ -282,7 +282,7 @@ def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monk
         ("a" * 60, {}, "must be 1 to 64 letters"),
     ),
 )
-def test_what_could_not_be_written_or_started_is_refused_at_once(
+def test_jobs_that_could_not_be_recorded_or_started_are_refused_at_once(
     job_id: str, point: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     scheduler = one(tmp_path)
@@ -304,12 +304,14 @@ def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch:
     submission = scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
     with pytest.raises(RuntimeError, match="should never be"):
         scheduler.settle(TIMEOUT_S)
-    assert submission.wait(TIMEOUT_S), "nobody waits for ever"
+    assert submission.wait(TIMEOUT_S), "no thread waits for ever"
     assert scheduler.has_ended and not submission.is_over
     scheduler.close(leave=True)
 
 
-def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_ordered_during_the_close_is_left_to_the_next_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scheduler = one(tmp_path)
     scheduler._new_submission("a", "s", JobSpec(), {})
     stop = scheduler._loop.stop
@@ -327,14 +329,14 @@ def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, mon
     assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
 
 
-def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_restored_only_for_held_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, found = World(0), []
 
     def fake(job_id: str, launch: Any, metric: str, feedback: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
-    monkeypatch.setattr(FakeLive, "go_on", lambda self, iteration, members, *rest: found.append(members))
+    monkeypatch.setattr(FakeLive, "restore", lambda self, iteration, members, *rest: found.append(members))
     scheduler = one(tmp_path)
     scheduler.submit(e.JobSubmitted(request("a")), JobSpec())
     scheduler.settle(TIMEOUT_S)
@@ -344,5 +346,5 @@ def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch
     scheduler.settle(TIMEOUT_S)
     scheduler.close(leave=True)
     one(tmp_path).close(leave=True)
-    # In the other's place is somebody else, or soon: it is not to be taken for a lost one that was replaced.
+    # Another job has the other container, or will have it soon: it is not a replacement of a lost member.
     assert found == [{second: Seat("worker-2", Role.WORKER)}]

@@ -1,4 +1,4 @@
-"""A live job's threads, against a job that does what a test wants: nothing hangs, nothing is left unsaid."""
+"""A live job's threads, over a fake job that the test controls: no hang, and no event is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eps.errors import PlanError, StorageError, UnknownMemberError
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
-from eps.storage.record import NO_WORD
+from eps.storage.record import SUPERVISOR_KILLED
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -35,26 +35,26 @@ def test_sizes_change_by_the_members_in_the_containers(watched: Watched) -> None
 
 
 @pytest.mark.parametrize("refused", (False, True))
-def test_who_has_come_is_known_when_it_is_known_that_the_growth_is_over(watched: Watched, refused: bool) -> None:
+def test_new_members_are_reported_with_the_end_of_the_growth(watched: Watched, refused: bool) -> None:
     watched.start()
     if refused:
         watched.fake.refuse["add-servers"] = [PlanError("no container was had")]
     watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
-    # Else a scheduler whose machine is lost between the two would go on with both, and order them again.
+    # Otherwise a scheduler that crashes between the two would order both again.
     event = watched.said.get(timeout=TIMEOUT_S)
     assert isinstance(event, e.GrowthFailed if refused else e.GrowthDone), event
     came = {"c4": "worker-10"} if refused else {"c4": "worker-10", "c5": "server-10"}
     assert dict(event.members) == {**MEMBERS, **came}
 
 
-def test_what_never_came_is_not_removed_and_the_rest_is(watched: Watched) -> None:
+def test_a_shrink_removes_only_members_that_joined(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["add-workers"] = [PlanError("no container was had")]
     watched.obey(e.GrowJob("a", containers(("c4", "w"))))
     watched.obey(e.ShrinkJob("a", ("c4", "c2")))
     assert watched.next(e.GrowthFailed).containers == ("c4",)
     assert watched.next(e.ContainersGone).containers == ("c2",)
-    assert watched.next(e.ContainersGone).containers == ("c4",), "an order is answered, whatever it asks for"
+    assert watched.next(e.ContainersGone).containers == ("c4",), "every order is answered"
 
 
 def test_a_shrink_aborts_the_growth_before_it(watched: Watched) -> None:
@@ -62,7 +62,7 @@ def test_a_shrink_aborts_the_growth_before_it(watched: Watched) -> None:
     watched.fake.holds_up = threading.Event()
     watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
     assert watched.fake.entered.wait(TIMEOUT_S)
-    # What holds the growth up is only let go of by somebody who cancels it.
+    # The growth is blocked until it is cancelled.
     watched.obey(e.ShrinkJob("a", ("c4", "c5", "c2")))
     failed = watched.next(e.GrowthFailed)
     assert failed.containers == ("c4", "c5") and dict(failed.members) == MEMBERS
@@ -71,11 +71,11 @@ def test_a_shrink_aborts_the_growth_before_it(watched: Watched) -> None:
     assert watched.fake.cancelled == {1, 2}, "the growth's other role, too"
 
 
-def test_a_growth_that_is_aborted_before_it_was_begun_is_asked_for_all_the_same(watched: Watched) -> None:
+def test_a_growth_aborted_before_it_started_is_still_requested(watched: Watched) -> None:
     watched.start()
     watched.fake.holds_up = threading.Event()
     watched.obey(e.ShrinkJob("a", ("c2",)))
-    # Both are ordered before the growth's turn has come: whether it was done before, in another process, is not known.
+    # Both orders come before the growth starts: an earlier process may have carried it out.
     watched.obey(e.GrowJob("a", containers(("c4", "w"))))
     watched.obey(e.ShrinkJob("a", ("c4",)))
     watched.fake.holds_up.set()
@@ -106,7 +106,7 @@ def test_the_replacement_of_a_lost_member_is_removed_in_its_place(watched: Watch
     assert watched.fake.changes[-1] == ("remove-workers", ["worker-7"])
 
 
-def test_a_removal_that_is_refused_is_said(watched: Watched) -> None:
+def test_a_refused_removal_is_reported(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["remove-workers"] = [PlanError("it would leave no worker")]
     watched.obey(e.ShrinkJob("a", ("c2",)))
@@ -124,7 +124,7 @@ def test_an_end_does_not_wait_for_a_change(watched: Watched) -> None:
     assert ended.phase is Phase.KILLED and ended.why == "the worst"
 
 
-def test_something_unforeseen_ends_the_job_and_is_said(watched: Watched) -> None:
+def test_an_unexpected_error_ends_the_job_and_is_reported(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["add-workers"] = [ZeroDivisionError("of all things")]
     watched.obey(e.GrowJob("a", containers(("c4", "w"))))
@@ -134,7 +134,7 @@ def test_something_unforeseen_ends_the_job_and_is_said(watched: Watched) -> None
     assert watched.fake.killed.is_set()
 
 
-def test_a_watch_that_fails_kills_the_job_before_it_says_so(watched: Watched) -> None:
+def test_a_failed_watch_kills_the_job_before_it_reports(watched: Watched) -> None:
     watched.start()
     watched.fake.news.put(Progress(None, ()))  # type: ignore[arg-type]
     ended = watched.next(e.JobEnded)
@@ -152,11 +152,11 @@ def test_iterations_during_a_change_are_left_out(watched: Watched) -> None:
     watched.next(e.GrowthDone)
     watched.fake.tell("running", *entries(3, 2, 5.0, 3.0), *entries(5, 3, 0.5, 13.0))
     after = watched.next(e.Iterated)
-    # Clock 4 is the last of the old size; the one after it began while the size changed.
+    # Clock 4 is the last of the old size; clock 5 began while the size changed.
     assert after.iteration == 8 and after.durations_s == (0.5, 0.5)
 
 
-def test_feedback_is_of_the_iteration_that_was_asked_for(watched: Watched) -> None:
+def test_feedback_is_of_the_requested_iteration(watched: Watched) -> None:
     watched.start()
     values = [{**entry, "loss": float(entry["clock"])} for entry in entries(0, 12, 1.0)]
     watched.fake.tell("running", *values[:9])
@@ -180,7 +180,7 @@ def test_a_job_that_is_shorter_gives_its_feedback_as_it_ends(watched: Watched) -
     assert watched.next(e.JobEnded).feedback == 1.0
 
 
-def test_a_job_that_is_over_before_anybody_looked_tells_all_of_it(watched: Watched) -> None:
+def test_a_job_that_ends_before_the_first_poll_reports_its_history(watched: Watched) -> None:
     watched.start()
     values = [{**entry, "loss": 20.0 - entry["clock"]} for entry in entries(0, 15, 1.0)]
     watched.fake.report["history"] = values
@@ -189,11 +189,11 @@ def test_a_job_that_is_over_before_anybody_looked_tells_all_of_it(watched: Watch
     assert news.iteration == 15 and news.losses[-1] == (0.0, 15, 6.0)
     assert news.durations_s == (1.0,) * 14, "the first one began before the job trained"
     ended = watched.next(e.JobEnded)
-    assert ended.feedback == 11.0, "of the tenth iteration"
+    assert ended.feedback == 11.0, "the loss of the tenth iteration"
     assert ended.loss == 6.0
 
 
-def test_a_job_that_is_over_before_the_next_look_tells_how_long_the_rest_took(watched: Watched) -> None:
+def test_a_job_that_ends_before_the_next_poll_reports_the_remaining_durations(watched: Watched) -> None:
     watched.start()
     watched.fake.tell("running", *entries(0, 3, 1.0))
     assert watched.next(e.Iterated).durations_s == (1.0, 1.0)
@@ -203,7 +203,7 @@ def test_a_job_that_is_over_before_the_next_look_tells_how_long_the_rest_took(wa
     watched.next(e.JobEnded)
 
 
-def test_a_metric_that_is_not_there_is_told(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_metric_is_reported(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     other = Watched(watched.fake, metric="acuracy")
     other.start()
     other.fake.tell("running", *[{**entry, "accuracy": 0.5, "f1": 0.5} for entry in entries(0, 12, 1.0)])
@@ -211,11 +211,11 @@ def test_a_metric_that_is_not_there_is_told(watched: Watched, caplog: pytest.Log
     ended = other.next(e.JobEnded)
     assert ended.phase is Phase.FAILED
     assert ended.why == "metric is 'acuracy', but this job has only accuracy, f1, loss"
-    assert not [record for record in caplog.records if record.exc_info], "nothing is wrong with the code"
+    assert not [record for record in caplog.records if record.exc_info], "the code is not at fault"
     other.job.close()
 
 
-def test_late_news_of_what_ends_for_a_restart_does_not_end_its_pause(
+def test_late_progress_before_a_restart_does_not_end_its_pause(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched.start()
@@ -255,7 +255,7 @@ def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched)
     assert watched.fake.changes == [("remove-workers", ["worker-5"])]
 
 
-def test_a_start_that_fails_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: RunRequest, *, detach: bool, warm: None) -> FakeJob:
         raise PlanError("no more processes")
 
@@ -265,11 +265,11 @@ def test_a_start_that_fails_is_said(watched: Watched, monkeypatch: pytest.Monkey
     assert ended.phase is Phase.FAILED and ended.why == "it could not be started: no more processes"
 
 
-def test_losses_are_told_with_when_they_were(watched: Watched) -> None:
+def test_losses_are_reported_with_their_times(watched: Watched) -> None:
     watched.start()
     lost = [{**entry, "loss": None} for entry in entries(0, 1, 1.0)]
     watched.fake.tell("running", *lost, *entries(1, 2, 1.0, 1.0))
-    assert watched.next(e.Iterated).losses == ((1.0, 2, 1.0), (0.0, 3, 1.0)), "one that is none is left out"
+    assert watched.next(e.Iterated).losses == ((1.0, 2, 1.0), (0.0, 3, 1.0)), "invalid ones are omitted"
     watched.fake.tell("running", *entries(3, 1000, 0.25, 3.0))
     losses = watched.next(e.Iterated).losses
     assert len(losses) == 20
@@ -278,20 +278,20 @@ def test_losses_are_told_with_when_they_were(watched: Watched) -> None:
 
 def test_a_job_whose_supervisor_crashed_has_failed(watched: Watched) -> None:
     watched.start()
-    watched.fake.report = {**watched.fake.report, "state": "killed", "reason": NO_WORD}
+    watched.fake.report = {**watched.fake.report, "state": "killed", "reason": SUPERVISOR_KILLED}
     watched.fake.finish()
     ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FAILED and ended.why == NO_WORD
+    assert ended.phase is Phase.FAILED and ended.why == SUPERVISOR_KILLED
     assert watched.job.is_alive
     watched.job.retire()
     wait_for(lambda: not watched.job.is_alive, TIMEOUT_S, "the end of its threads")
 
 
-def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched) -> None:
+def test_a_job_ordered_to_end_counts_as_killed(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", False, "the worst"))
     watched.fake.killed.wait(TIMEOUT_S)
-    watched.fake.report = {**watched.fake.report, "reason": NO_WORD}
+    watched.fake.report = {**watched.fake.report, "reason": SUPERVISOR_KILLED}
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.KILLED and ended.why == "the worst"
 
@@ -305,7 +305,7 @@ def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched
         ("killed", False, Phase.KILLED),
     ],
 )
-def test_what_a_job_has_brought_is_left_before_its_end_is_said(
+def test_results_are_saved_before_the_end_is_reported(
     watched: Watched, outcome: str, is_left: bool, phase: Phase
 ) -> None:
     told: list[tuple[str, Phase, bool]] = []
@@ -325,4 +325,4 @@ def test_what_a_job_has_brought_is_left_before_its_end_is_said(
     assert told == [("sweep-a", Phase(outcome), True)]
     assert ended.phase is phase
     is_lost = outcome == "finished" and not is_left
-    assert ended.why == ("what it has brought is not left: no room" if is_lost else "its own")
+    assert ended.why == ("its results could not be saved: no room" if is_lost else "its own")

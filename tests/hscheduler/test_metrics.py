@@ -44,7 +44,7 @@ LOOK = Look(
     nodes=[('node"1\\', 4), ("node-2", 5)],
     latencies=[0, 1, 0, 2, *[0] * 9, 1],
     latency_sum_s=7_000.5,
-    # One of the trials was tried twice.
+    # One of the trials has two attempts.
     jobs={Phase.TRAINING: 2, Phase.QUEUED: 1, Phase.FAILED: 1},
 )
 
@@ -58,7 +58,7 @@ def samples(family: Any) -> dict[tuple[str, ...], float]:
 
 
 def there(family: Any) -> dict[tuple[str, ...], float]:
-    """Return the values that are not 0, by labels."""
+    """Return the values other than 0, by labels."""
     return {tuple(sample.labels.values()): sample.value for sample in family.samples if sample.value}
 
 
@@ -90,7 +90,7 @@ def test_prometheus_reads_a_sweep() -> None:
     assert len(latency) == len(LATENCY_BOUNDS_S) + 3
 
 
-def test_a_sweep_that_has_not_begun_has_metrics_too() -> None:
+def test_a_sweep_that_has_not_started_has_metrics_too() -> None:
     found = parsed(metrics_text(Look()))
     assert found["hscheduler_utilisation_ratio"].samples[0].value == 0.0
     assert "hscheduler_best" not in found
@@ -107,7 +107,7 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
     with Service(directory, ServiceSettings(nodes=4)) as service, SchedulerClient(directory) as client:
         client.run_sweep(tables, "a")
         client.submit_job("alone", JobSpec(workers=1, servers=1))
-        # Named by its user as if it were another one's second try.
+        # A job whose user gave it the id of another one's second attempt.
         client.submit_job("alone-again-1", JobSpec(workers=1, servers=1, iterations=7))
         wait_for(lambda: client.job("a-trial-1")["phase"] == "early feedback", TIMEOUT_S, "the trial to run")
         service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "a worker crashed"))
@@ -117,12 +117,12 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
     jobs = {("failed",): 1.0, ("early feedback",): 3.0}
     trials = {("a", "early feedback"): 1.0, ("jobs", "early feedback"): 2.0}
     assert counted(service, "hscheduler_jobs") == jobs and counted(service, "hscheduler_trials") == trials
-    # So does the next one, of the record.
+    # So does the next scheduler, from the record.
     with Service(directory, ServiceSettings()) as again:
         assert counted(again, "hscheduler_jobs") == jobs and counted(again, "hscheduler_trials") == trials
 
 
-def test_which_trial_a_job_is_of_is_known_as_a_report_counts_it() -> None:
+def test_metrics_and_reports_agree_on_a_jobs_trial() -> None:
     def made(*job_ids: str, **more: Any) -> list[Submission]:
         return [Submission(job_id, "sweep", "name", JobSpec(), more) for job_id in job_ids]
 
@@ -139,7 +139,7 @@ def test_which_trial_a_job_is_of_is_known_as_a_report_counts_it() -> None:
     assert found["a"] == ["a", "a-again-1", "a-again-2"]
 
 
-def test_what_labels_and_numbers_hold_is_read_back() -> None:
+def test_labels_and_numbers_survive_a_round_trip() -> None:
     odd = 'a"b\\c\nd'
     text = text_of(
         [

@@ -1,4 +1,4 @@
-"""A sweep and a service whose jobs have containers of a Docker engine: all are told so, and an image must be there."""
+"""A sweep and a service with jobs in Docker containers: all jobs get these settings, and the image must exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import hscheduler
 from eps.errors import ConfigError, ResourceError
 from hscheduler.cli import build_parser
 from hscheduler.cli.commands.serve import settings_here
-from hscheduler.live.on_yarn import placed
+from hscheduler.live.placement import placed
 from hscheduler.spec import ClusterSpec, Spec
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import FakeDockerEngine
@@ -35,24 +35,24 @@ def test_every_job_has_containers_of_the_size_that_the_scheduler_counts_with(eng
     assert found.job == {"workers": 3, **SETTINGS} and found.cluster == SPEC.cluster
     assert placed(Spec(SPEC.cluster, job={"workers": 3, "on": "docker"}), None) == found
     job = found.job_spec()
-    assert (job.number_by_role("memory_mb", "server"), job.number_by_role("vcores", "worker")) == (512, 2)
+    assert (job.containers.memory_of("server"), job.containers.vcores_of("worker")) == (512, 2)
 
 
-def test_an_image_that_is_missing_is_told_before_the_first_trial(engine: FakeDockerEngine) -> None:
+def test_a_missing_image_is_reported_before_the_first_trial(engine: FakeDockerEngine) -> None:
     tables = {"job": {"on": "docker", "image": "nothing-of-that-name"}}
-    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name', but the Docker engine has no such image"):
+    with pytest.raises(ConfigError, match="'nothing-of-that-name'"):
         placed(Spec.of(tables), None)
-    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name'"):
+    with pytest.raises(ConfigError, match="'nothing-of-that-name'"):
         hscheduler.sweep(tables)
 
 
-def test_no_engine_is_told_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
-    with no_engine(), pytest.raises(ResourceError, match=r"the Docker engine at .*nowhere\.sock does not answer"):
+    with no_engine(), pytest.raises(ResourceError, match=r"nowhere\.sock"):
         placed(SPEC, "docker")
 
 
-def test_a_service_tells_its_jobs() -> None:
+def test_a_service_passes_its_settings_to_its_jobs() -> None:
     flags = ["serve", "--on", "docker", "--nodes", "3", "--container-memory", "512MiB", "--container-vcores", "2"]
     found = settings_here(build_parser().parse_args(flags))
     assert (found.nodes, found.vcores, found.memory, found.job_settings) == (3, None, None, SETTINGS)

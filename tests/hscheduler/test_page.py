@@ -1,4 +1,4 @@
-"""The page of a sweep: whole in itself, safe against what names and reasons hold, served while a sweep runs."""
+"""The page of a sweep: self-contained, safe against names and reasons with markup, served during a sweep."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def data_of(text: str) -> dict:
 def test_it_holds_the_reports_and_needs_nothing_else(report):
     text = page({"elastic": report})
     assert data_of(text)["elastic"] == json.loads(json.dumps(report))
-    # Nothing is fetched from anywhere: but for the namespace of SVG no address is in it.
+    # The page loads nothing: its only address is the namespace of SVG.
     assert set(re.findall(r"https?://[^\"' )]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "live = false" in text
     assert "@DATA@" not in text and "@LIVE@" not in text
 
 
-def test_what_names_hold_is_no_markup(report):
+def test_markup_in_names_is_escaped(report):
     trials = [{**report["trials"][0], "why": "</script><script>alert(1)</script>"}]
     text = page({"elastic": {**report, "trials": trials}})
     assert text.count("</script>") == 2
@@ -59,7 +59,7 @@ def test_it_is_served_while_a_sweep_runs(report):
     server = PageServer(0)
     try:
         status, text = fetch(server.address)
-        assert status == 200 and "live = true" in text and data_of(text) == {}, "it asks by itself for what comes"
+        assert status == 200 and "live = true" in text and data_of(text) == {}, "it polls for updates"
         assert json.loads(fetch(server.address + "report.json")[1]) == {"reports": {}, "live": True}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
@@ -75,18 +75,18 @@ def test_it_is_served_while_a_sweep_runs(report):
         server.close()
 
 
-def test_metrics_are_read_without_a_word_on_the_terminal(report, capfd):
+def test_reading_metrics_prints_nothing(report, capfd):
     server = PageServer(0, lambda: "metrics 1\n")
     try:
         assert fetch(server.address + "metrics")[0] == 200
         assert fetch(server.address + "metrics")[0] == 200
     finally:
-        # It waits for the requests that are being answered.
+        # The close waits for requests in progress.
         server.close()
     assert capfd.readouterr().err == ""
 
 
-def test_reports_are_made_while_somebody_looks_and_once_for_all_who_do(report, monkeypatch):
+def test_reports_are_made_on_request_and_once_for_all_viewers(report, monkeypatch):
     made, both = [], threading.Barrier(3)
 
     def look():
@@ -97,7 +97,7 @@ def test_reports_are_made_while_somebody_looks_and_once_for_all_who_do(report, m
     try:
         server.show(look)
         assert fetch(server.address + "metrics")[0] == 200
-        assert made == [], "nobody has looked"
+        assert made == [], "no report was requested"
 
         def watch(where):
             both.wait(10)
@@ -112,12 +112,12 @@ def test_reports_are_made_while_somebody_looks_and_once_for_all_who_do(report, m
         assert len(made) == 1 and made[0] is not threading.current_thread()
         monkeypatch.setattr("hscheduler.page.KEPT_S", 0.0)
         assert fetch(server.address + "report.json")[0] == 200
-        assert len(made) == 2, "what is kept is not kept for long"
+        assert len(made) == 2, "kept values are dropped soon"
     finally:
         server.close()
 
 
-def test_a_report_that_cannot_be_had_is_no_end(report):
+def test_a_failed_report_ends_nothing(report):
     answers = [DeadlineError("the scheduler is busy"), {}, {"elastic": report}]
 
     def look():
@@ -136,7 +136,7 @@ def test_a_report_that_cannot_be_had_is_no_end(report):
 
 
 @pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("localhost", 200), ("127.0.0.1:80", 200)])
-def test_only_this_hosts_own_names_are_served(report, host, status):
+def test_only_requests_to_this_hosts_names_are_served(report, host, status):
     server = PageServer(0)
     try:
         server.show(lambda: {"elastic": report})
@@ -146,8 +146,8 @@ def test_only_this_hosts_own_names_are_served(report, host, status):
         server.close()
 
 
-def test_a_page_that_is_closed_while_it_loads_leaves_the_terminal_alone(report, capsys):
-    # What another test's browser left open is answered by threads of its own.
+def test_closing_a_page_while_it_loads_prints_nothing(report, capsys):
+    # Connections left open by another test have threads of their own.
     of_others = set(threading.enumerate())
     server = PageServer(0)
     try:
@@ -156,7 +156,7 @@ def test_a_page_that_is_closed_while_it_loads_leaves_the_terminal_alone(report, 
         with socket.create_connection(("127.0.0.1", int(server.address.rstrip("/").rpartition(":")[2]))) as browser:
             browser.sendall(b"GET /report.json HTTP/1.0\r\n\r\n")
             assert browser.recv(100)
-            # It is told with the end that nobody reads on.
+            # The end is reported: no client reads on.
             browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for thread in set(threading.enumerate()) - of_others:
             if "process_request" in thread.name:
@@ -167,18 +167,18 @@ def test_a_page_that_is_closed_while_it_loads_leaves_the_terminal_alone(report, 
         server.close()
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_in_use_is_reported():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ResourceError, match=f"web is {port}, but that port cannot be used"):
+        with pytest.raises(ResourceError, match=f"web is {port}, .*used"):
             PageServer(port)
 
 
 @pytest.mark.parametrize("port", [-5, 65536, 99999999])
-def test_what_is_no_port_is_told(port):
-    with pytest.raises(ConfigError, match=f"web is {port}, but must be a port, or 0"):
+def test_an_invalid_port_is_refused(port):
+    with pytest.raises(ConfigError, match=f"web is {port}, .*port"):
         PageServer(port)
 
 
@@ -190,7 +190,7 @@ def test_the_command_draws_the_page(tmp_path):
     assert target.stat().st_mode & 0o777 == 0o644
 
 
-def test_who_asks_for_the_head_gets_no_body_and_has_not_seen_the_end(report):
+def test_a_head_request_gets_no_body_and_does_not_count_as_a_view_of_the_end(report):
     server = PageServer(0, lambda: "metrics 1\n")
     try:
         server.show(lambda: {"elastic": report}, live=False)

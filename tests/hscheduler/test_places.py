@@ -1,4 +1,4 @@
-"""Which member is in which container, and which containers the cluster has taken."""
+"""Which member runs in which container, and which containers the cluster has taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def places() -> Places:
 
 
 def status(there: list[str], **gone: str) -> dict[str, Any]:
-    """Return the status of a job with these members; ``gone`` has the outcome of each eviction by member."""
+    """Return the status of a job with these members; ``gone`` has the outcome of each member's eviction."""
     evictions = [
         {"name": name.replace("_", "-"), "outcome": outcome, "reason": "is preempted"}
         for name, outcome in gone.items()
@@ -38,10 +38,10 @@ def test_the_container_of_a_member_that_left_is_gone(outcome: str) -> None:
         "its container is preempted": ["c2"]
     }  # fmt: skip
     assert found.items() == (("c1", "worker-1"), ("c3", "server-1"))
-    assert found.take_away(status(["worker-1", "server-1"], worker_2=outcome)) == {}, "it is said once"
+    assert found.take_away(status(["worker-1", "server-1"], worker_2=outcome)) == {}, "it is reported once"
 
 
-def test_one_that_is_there_yet_is_not_gone() -> None:
+def test_a_member_that_still_runs_keeps_its_container() -> None:
     found = places()
     assert found.take_away(status(["worker-1", "worker-2", "server-1"], worker_2="drained")) == {}
     assert found.take_away(status(["worker-1", "server-1"], worker_2="warned")) == {}
@@ -49,9 +49,9 @@ def test_one_that_is_there_yet_is_not_gone() -> None:
     assert dict(found.items()) == MEMBERS
 
 
-def test_whom_the_job_replaced_is_in_its_place() -> None:
+def test_a_replacement_gets_the_container_of_the_lost_member() -> None:
     found = places()
-    # The last server: the job itself brings another.
+    # The last server: the job itself replaces it.
     assert found.take_away(status(["worker-1", "worker-2"], server_1="lost")) == {}
     now = {**status(["worker-1", "worker-2", "server-2"], server_1="lost"), "plan": plan("job", "server-2")}
     assert found.take_away(now) == {}
@@ -65,7 +65,7 @@ def test_of_all_workers_the_job_replaces_one() -> None:
     assert dict(found.items()) == {"c1": "worker-3", "c3": "server-1"}
 
 
-def test_whom_the_scheduler_added_meanwhile_is_in_nobodys_place() -> None:
+def test_a_member_that_the_scheduler_added_is_no_replacement() -> None:
     found = places()
     now = {**status(["worker-1", "worker-3", "server-1"], worker_2="drained"), "plan": plan("user", "worker-3")}
     assert found.take_away(now) == {"its container is preempted": ["c2"]}

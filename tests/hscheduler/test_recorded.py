@@ -1,4 +1,4 @@
-"""A scheduler's record: what follows from it is what happened, whenever it is compacted, and whatever fails."""
+"""A scheduler's record: it leads to the state of the scheduler, after any compaction and any failure."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Header, entry_of, entry_text
+from hscheduler.record.ended_jobs import Rows
 from hscheduler.record.log import LogRecord
-from hscheduler.record.rows import Rows
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -54,13 +54,13 @@ Happened = list[tuple[float, e.Event]]
 
 @pytest.fixture
 def few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nearly every job go that is over, and nearly all that was decided."""
+    """Keep almost no ended jobs and decisions in the registry."""
     monkeypatch.setattr(registry, "LATEST_OVER", 1)
     monkeypatch.setattr("hscheduler.core.timeline.LATEST_DECISIONS", 2)
 
 
 class Kept:
-    """A scheduler without jobs, and its record."""
+    """A scheduler without real jobs, and its record."""
 
     def __init__(self, folder: Path, made: Callable[[], Registry], policy: str) -> None:
         self.registry, self._policy = made(), POLICIES[policy]
@@ -72,8 +72,8 @@ class Kept:
         return take(self.registry, at_s, event)
 
     def compact_and_restart(self) -> None:
-        """Compact the record; go on from that as the process that has it, or as the next one."""
-        over = self.registry.over()
+        """Compact the record; continue with the same process, or with the next one."""
+        over = self.registry.evictable()
         rows = self.registry.rows(over, LookUps(self.registry, self.record.rows).submission)
         self.record.compact(HEADER, self.registry.without(over).snapshot(), rows, self.registry.decided())
         self.registry.forget(over)
@@ -83,7 +83,7 @@ class Kept:
 
 
 def take(found: Registry, at_s: float, event: e.Event) -> list[e.Command]:
-    """Let a scheduler without jobs take an event, as a live one does."""
+    """Take an event without real jobs, as a live scheduler does."""
     if isinstance(event, e.JobEvent) and event.job_id not in found.state.jobs:
         return []
     if isinstance(event, e.JobSubmitted | e.JobRefused):
@@ -92,13 +92,13 @@ def take(found: Registry, at_s: float, event: e.Event) -> list[e.Command]:
 
 
 def there(found: Registry) -> dict[str, Any]:
-    """Return the jobs that are gone on with after a restart, and what they were told."""
+    """Return the jobs that a restart resumes, and their orders."""
     jobs = [job_id for job_id in found.outstanding.there() if not found.state.jobs[job_id].phase.ended]
     return {job_id: found.outstanding.of(job_id) for job_id in jobs}
 
 
 def both(happened: Happened, made: Callable[[], Registry], policy: str, folder: Path, lot: Random) -> tuple[Any, Kept]:
-    """Have events taken by a scheduler that knows all of them, and by one whose record is compacted now and then."""
+    """Play events to two schedulers: one remembers all events, the other compacts its record now and then."""
     whole, compacted = made(), Kept(folder, made, policy)
     cuts = {len(happened) - 1, *lot.sample(range(len(happened)), 8)}
     for number, (at_s, event) in enumerate(happened):
@@ -111,7 +111,7 @@ def both(happened: Happened, made: Callable[[], Registry], policy: str, folder: 
 
 
 def events_of(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Happened:
-    """Return what happens in a simulated sweep."""
+    """Return the events of a simulated sweep."""
     happened: Happened = []
 
     class Tap(Timeline):
@@ -137,7 +137,7 @@ def test_a_simulated_sweep_is_decided_as_from_all_events(
         return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], seed))
 
     whole, compacted = both(happened, made, policy, tmp_path, Random(f"{policy}:{seed}"))
-    # Nothing of the past is lost: what has left is found in the rows, as it is known from the whole.
+    # Jobs that left are found in the table, with the values of the scheduler that remembers all.
     rows, left = compacted.record.rows, compacted.registry
     trials = {each.job_id: each.trial for each in rows.ended_jobs("sweep")}
     assert len(trials) == 13 and trials.keys().isdisjoint(left.state.jobs)
@@ -174,11 +174,11 @@ def test_random_histories_with_faults_are_decided_as_from_all_events(policy: str
         kept.record.close()
 
 
-def test_entries_lead_to_where_the_scheduler_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where news of jobs that decide nothing are written late, and as one."""
+def test_entries_lead_to_the_schedulers_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if progress that no decision depends on is written late and merged."""
     for policy in sorted(POLICIES):
         happened, lot = events_of(policy, 3, monkeypatch), Random(policy)
-        # A live job says far more often how far it is.
+        # A live job reports its progress far more often.
         for at in sorted((lot.randrange(len(happened)) for _ in range(300)), reverse=True):
             at_s, event = happened[at]
             if isinstance(event, e.Iterated):
@@ -247,12 +247,12 @@ def test_orders_are_outstanding_until_they_are_answered() -> None:
     assert found.of("a") == [] and found.there() == [] and found.given == 4
 
 
-# ---- whatever fails
+# ---- failures
 
 
 @pytest.mark.usefixtures("few_are_kept", "grows")
 @pytest.mark.parametrize("policy", ("elastic", "kill"))
-def test_a_scheduler_may_die_whenever_its_record_is_compacted(
+def test_a_scheduler_may_crash_during_any_compaction(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begins: list[None] = []
@@ -278,7 +278,7 @@ def test_a_scheduler_may_die_whenever_its_record_is_compacted(
         scheduler.close()
 
 
-# ---- what is past
+# ---- ended jobs
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def scheduler_of(directory: Path) -> LiveScheduler:
 
 
 def ended(scheduler: LiveScheduler, number: int) -> None:
-    """Submit a job, and let it end."""
+    """Submit a job and end it."""
     scheduler.submit(e.JobSubmitted(request(f"t{number}")), JobSpec(), {"number": number})
     scheduler.settle(TIMEOUT_S)
     scheduler._events.put(e.Iterated(f"t{number}", 7, (0.1,)))
@@ -302,7 +302,7 @@ def ended(scheduler: LiveScheduler, number: int) -> None:
 
 
 class SlowToRead(dict[str, Any]):
-    """A dictionary that waits for ``goes_on`` in the middle of being read."""
+    """A dictionary that waits for ``goes_on`` while it is read."""
 
     def __init__(self, items: dict[str, Any]) -> None:
         super().__init__(items)
@@ -324,7 +324,7 @@ SAID: dict[str, Callable[[LiveScheduler, str], None]] = {
 
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("kind", SAID)
-def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind: str) -> None:
+def test_a_record_is_compacted_while_other_threads_open_sweeps(tmp_path: Path, kind: str) -> None:
     scheduler = scheduler_of(tmp_path)
     scheduler.open_sweep(e.SweepOpened("early"), {"sweep": {"trials": 1}})
     SAID[kind](scheduler, "early")
@@ -338,7 +338,7 @@ def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind
         assert slow.inside.wait(TIMEOUT_S)
         speaker = threading.Thread(target=SAID[kind], args=(scheduler, "late"), daemon=True)
         speaker.start()
-        # It waits for the scheduler, or has spoken.
+        # It waits for the scheduler, or is done.
         speaker.join(0.2)
         slow.goes_on.set()
         speaker.join(TIMEOUT_S)
@@ -355,20 +355,20 @@ def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_how_many_jobs_are_over_is_known_without_a_look_at_those_that_have_left(
+def test_ended_jobs_are_counted_without_reading_those_that_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = scheduler_of(tmp_path)
     for number in range(12):
         ended(scheduler, number)
-    assert len(scheduler.look_ups.here("sweep")) < 12
+    assert len(scheduler.look_ups.current("sweep")) < 12
     monkeypatch.delattr(Rows, "_jobs")
     assert scheduler.look_ups.num_over("sweep") == 12 and scheduler.look_ups.num_over("other") == 0
     scheduler.close(leave=True)
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over(tmp_path: Path) -> None:
+def test_the_record_and_its_reads_do_not_grow_with_ended_jobs(tmp_path: Path) -> None:
     scheduler = scheduler_of(tmp_path)
     for number in range(60):
         ended(scheduler, number)
@@ -378,7 +378,7 @@ def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over
     scheduler.close(leave=True)
     again = scheduler_of(tmp_path)
     assert len(again.state.jobs) < 10
-    # Everything about them is known as before.
+    # Look-ups return the same as before.
     assert {each.job_id for each in again.look_ups.submissions("sweep")} == {f"t{number}" for number in range(60)}
     found = again.look_ups.submission("t3")
     assert found is not None and found.is_over and found.wait(0.0)
@@ -387,20 +387,18 @@ def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over
     assert [trial["job_id"] for trial in told["trials"]] == [f"t{number}" for number in range(60)]
     assert told["completed"] == 60 and told["trials"][3]["loss"] == 0.5 and told["trials"][3]["point"] == {"number": 3}
     assert sum("t3 starts" in decision["sentence"] for decision in told["decisions"]) == 1
-    assert len(report_of(again, "")["trials"]) < 10, "of everything, what is not forgotten"
-    with pytest.raises(ConfigError, match="must be one that was never used with this scheduler"):
+    assert len(report_of(again, "")["trials"]) < 10, "everything that is not forgotten"
+    with pytest.raises(ConfigError, match=r"'t3', .* already used"):
         again.submit(e.JobSubmitted(request("t3")), JobSpec())
     again.cancel("t3", "too late")
-    # What crossed with its end does no harm.
+    # An event that crosses with the job's end has no effect.
     again._events.put(e.GrowthDone("t3"))
     again.settle(TIMEOUT_S)
     again.close()
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_jobs_do_not_leave_where_the_record_cannot_be_compacted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_stay_while_the_record_cannot_be_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: SqliteRecord, *args: Any) -> None:
         raise StorageError("database or disk is full")
 
@@ -417,12 +415,12 @@ def test_jobs_do_not_leave_where_the_record_cannot_be_compacted(
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
+def test_a_service_resumes_from_a_snapshot(tmp_path: Path) -> None:
     directory = ServiceDir(tmp_path / "service")
     tables = {
         "sweep": {"trials": 6, "algorithm": "random"},
         "space": {"learning_rate": {"uniform": [0.1, 1]}},
-        # Data that is there is enough: nobody reads it.
+        # The data need only exist: no job reads it.
         "job": {"data": __file__},
     }
     with Service(directory, ServiceSettings(nodes=2)) as service, SchedulerClient(directory) as client:
@@ -433,7 +431,7 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
             service.scheduler._events.put(e.FeedbackGiven(job_id, 1.0))
             service.scheduler._events.put(e.JobEnded(job_id, Phase.FINISHED, loss=1.0 / number))
         wait_for(lambda: service.sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
-        # More, so that it is compacted once more.
+        # More events, for another compaction.
         for number in range(3):
             client.submit_job(f"t{number}", JobSpec())
         wait_for(lambda: _runs(service, "t0"), TIMEOUT_S, "the last job to run")
@@ -441,7 +439,7 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
         service.leave()
     with Service(directory, ServiceSettings()) as service, SchedulerClient(directory) as client:
         assert "a-trial-1" not in service.scheduler.state.jobs and _runs(service, "t0")
-        # Its threads need not look at it once more.
+        # Its threads need not check it again.
         assert service.sweeps.has_ended("a") and not service.sweeps._threads
         assert client.run_sweep(tables, "a") == "a" and not service.sweeps._threads
         found, has_ended = client.report("a")
@@ -453,16 +451,16 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
         look = service.observer.view.look()
         assert len(look.rows) < 6 and look.jobs[Phase.FINISHED] == 6
         trials = Counter(look.gone_trials) + Counter((row.sweep, row.phase) for row in look.rows)
-        assert trials["a", Phase.FINISHED] == 6, "what has left is counted"
+        assert trials["a", Phase.FINISHED] == 6, "jobs that have left are counted"
         rows = {row.job_id: row for row in look.rows}
         assert rows["t0"].phase is Phase.EARLY_FEEDBACK and rows["t0"].workers > 0
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0
-        with pytest.raises(ConfigError, match="that no other sweep has"):
+        with pytest.raises(ConfigError, match="must be an unused name"):
             client.run_sweep({"sweep": {"trials": 2}}, "a")
 
 
 @pytest.mark.usefixtures("world")
-def test_the_next_attempt_goes_on_with_a_record_that_it_shares_and_the_one_before_does_nothing_more(
+def test_the_next_attempt_resumes_from_the_shared_record_and_fences_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_RETRY_S", 0.02)
@@ -483,7 +481,7 @@ def test_the_next_attempt_goes_on_with_a_record_that_it_shares_and_the_one_befor
     first.leave()
     first.close()
     with client:
-        assert client.job("t1")["phase"] == "early feedback", "what could not be written was not done"
+        assert client.job("t1")["phase"] == "early feedback", "an event that was not written has no effect"
         client.cancel("t1", "enough")
         wait_for(lambda: client.job("t1")["is_over"], TIMEOUT_S, "the end of the job")
     second.close()

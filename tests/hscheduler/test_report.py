@@ -1,4 +1,4 @@
-"""The report of trials that were tried several times."""
+"""The report of trials with several attempts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_trial_is_its_jobs_one_after_the_other() -> None:
     assert told["best"] == {"job_id": "t1", "loss": 0.25, "metric": "loss", "point": {"l2": 0.5}}
 
 
-def test_jobs_of_which_nothing_is_said_are_a_trial_each() -> None:
+def test_jobs_without_attempts_are_a_trial_each() -> None:
     told = found({})
     assert [trial["job_id"] for trial in told["trials"]] == ["t1", "t2", "t1-again-1"]
     assert all(len(trial["attempts"]) == 1 for trial in told["trials"])

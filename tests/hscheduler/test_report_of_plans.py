@@ -1,4 +1,4 @@
-"""A report has each plan with its sentence, and says what its best loss is a loss of."""
+"""A report has each plan with its sentence, and names the metric of its best loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_decision_has_its_plan(policy: str) -> None:
                 assert action["workers"] + action["servers"] >= 1
             elif action["do"] == "shrink":
                 assert action["containers"] and not action["undoes_growth"]
-    # One that restarts is started again.
+    # A job that restarts starts again.
     assert done["start"] == 14 + done["restart"]
     assert MORE[policy] <= set(done) <= {"start", "kill"} | MORE[policy]
     assert report["best"]["metric"] == "loss"

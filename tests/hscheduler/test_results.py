@@ -1,4 +1,4 @@
-"""What a sweep left, shown again: the page and the tables of a report, of whichever command; and what is refused."""
+"""Page and tables of an existing report, from any command; and refused reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from eps.storage.jobdir import job_dir
 from hscheduler import cli
 from hscheduler.cli.commands.results import ranked
 from hscheduler.page import page
@@ -73,6 +74,23 @@ def test_the_table_has_the_best_first(
     assert losses == sorted(losses)
 
 
+def test_the_table_has_the_first_metric_of_the_test_data_beside_the_loss(
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    trials = [{**trial, "name": f"sweep-0a1b2c-{trial['job_id']}"} for trial in report["trials"]]
+    best = job_dir(f"sweep-0a1b2c-{report['best']['job_id']}")
+    best.path.mkdir(parents=True)
+    best.report.write_text(json.dumps({"metrics": {"test": {"loss": 0.5, "f1": 0.75, "accuracy": 0.875}}}))
+    for metric, heads in (("loss", ["LOSS", "FEEDBACK", "TEST", "ACCURACY"]), ("accuracy", ["ACCURACY", "FEEDBACK"])):
+        path = written(tmp_path / "report.json", {**report, "trials": trials, "metric": metric})
+        assert cli.main(["results", path]) == 0
+        _, head, first, second, *_ = capsys.readouterr().out.splitlines()
+        assert head.split()[2 : 2 + len(heads)] == heads
+        if metric == "loss":
+            assert first.split()[4] == "0.8750" and second.split()[4] == "-"
+
+
 def test_where_more_is_better_the_highest_is_first(report: dict[str, Any]) -> None:
     found = ranked({**report, "direction": "maximize"})
     losses = [trial["loss"] for trial in found if trial["phase"] == "finished"]
@@ -91,17 +109,19 @@ def test_the_csv_has_a_row_for_each_trial(
 
 
 @pytest.mark.parametrize("value", [[], {}, {"state": "finished"}, {"elastic": {"policy": "elastic"}}, 7])
-def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object) -> None:
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object) -> None:
     assert cli.main(["results", written(tmp_path / "report.json", value)]) != 0
     assert "Traceback" not in (error := capsys.readouterr().err) and "report.json" in error
 
 
 @pytest.mark.parametrize("command", [["results"], ["page", "--out", "page.html"]])
-def test_what_is_no_json_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+def test_text_that_is_not_json_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text("[job]\n")
     assert cli.main([*command, str(path)]) == 2
-    assert "sweep.toml is no report of hscheduler: it is not JSON (" in capsys.readouterr().err
+    assert "sweep.toml is not a report of hscheduler: it is not JSON (" in capsys.readouterr().err
 
 
 def test_a_simulated_sweep_has_no_model(
@@ -109,18 +129,18 @@ def test_a_simulated_sweep_has_no_model(
 ) -> None:
     path = written(tmp_path / "report.json", report)
     assert cli.main(["results", path, "--export-best", str(tmp_path / "model.npz")]) == 2
-    assert "is not a real job" in capsys.readouterr().err
+    assert "was simulated, so it has no model" in capsys.readouterr().err
     assert cli.main(["results", str(tmp_path / "none.json")]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
 
 
-def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
+def test_a_name_that_is_no_file_is_a_sweep_of_the_default_service(
     report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     assert cli.main(["results", "mine"]) == 2
-    told = f"there is no sweep 'mine': no H-scheduler was ever in {tmp_path / 'home' / 'hscheduler'}"
+    told = f"there is no sweep 'mine': no H-scheduler ever ran in {tmp_path / 'home' / 'hscheduler'}"
     assert told in capsys.readouterr().err
     kept = tmp_path / "home" / "hscheduler" / "reports"
     kept.mkdir(parents=True)
@@ -128,4 +148,4 @@ def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
     assert cli.main(["results", "mine"]) == 0
     assert report["best"]["job_id"] in capsys.readouterr().out
     assert cli.main(["results", "mine.json"]) == 2
-    assert "mine.json: there is no such file" in capsys.readouterr().err
+    assert "mine.json: no such file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A service in this process, whose jobs are records: what it keeps to when things go wrong around it."""
+"""A service in this process, whose jobs are records in memory; mostly its behaviour on failures."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tests.hscheduler.world import FakeLive, World
 from tests.threads import SeenLock, at_once
 
 TIMEOUT_S = 20.0
-#: Of a call that needs nothing of who calls.
+#: For calls that ignore their context.
 ANYBODY: Any = None
-#: Data that is there is enough: nobody reads it.
+#: The data need only exist: no job reads it.
 TABLES: dict[str, Any] = {"sweep": {"trials": 1, "algorithm": "random"}, "job": {"data": __file__}}
 
 
@@ -77,16 +77,16 @@ def submitted(scheduler: LiveScheduler, sweep: str) -> None:
 # ---- sweeps
 
 
-def test_a_sweep_has_one_thread_however_often_it_is_taken_up(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
+def test_a_sweep_that_is_resumed_twice_has_one_thread(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", TABLES)
     (thread,) = sweeps._threads.values()
-    sweeps.go_on()
+    sweeps.resume()
     sweeps.run("a", TABLES)
     assert list(sweeps._threads.values()) == [thread]
 
 
 @pytest.mark.parametrize(("on", "of_all"), [("yarn", {}), ("local", {"on": "yarn"})])
-def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
+def test_a_local_service_refuses_jobs_on_yarn(
     directory: ServiceDir, world: World, on: str, of_all: dict[str, str]
 ) -> None:
     cluster = ClusterSpec(container_memory="512MiB")
@@ -98,7 +98,7 @@ def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
             lambda: sweeps.run("a", {**TABLES, "job": wrong}),
             lambda: service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY),
         ):
-            with pytest.raises(ConfigError, match="start one on YARN by hscheduler serve --on yarn"):
+            with pytest.raises(ConfigError, match="serve --on yarn"):
                 submit()
         assert not scheduler.registry.tables and not scheduler.look_ups.submissions()
         place: Any = object()
@@ -107,7 +107,7 @@ def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
         assert [each.job_id for each in scheduler.look_ups.submissions()] == ["one"]
 
 
-def test_a_sweep_whose_beginning_took_too_long_is_begun_when_it_is_asked_for_again(
+def test_a_sweep_whose_start_timed_out_starts_on_a_retry(
     scheduler: LiveScheduler, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(timeout_s: float) -> None:
@@ -123,36 +123,36 @@ def test_a_sweep_whose_beginning_took_too_long_is_begun_when_it_is_asked_for_aga
 
 def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", TABLES)
-    with pytest.raises(ConfigError, match="job id is 'a-trial-7', but must be another: sweep 'a' has such ids"):
+    with pytest.raises(ConfigError, match=r"'a-trial-7', .* 'a'"):
         sweeps.check_job_id("a-trial-7")
     sweeps.check_job_id("b-trial-7")
     scheduler.refuse("b-trial-7", "mine", JobSpec(), "why not")
     for name, message in (
-        ("", "that no other sweep has"),
-        ("jobs", "that no other sweep has"),
-        ("mine", "that no other sweep has"),
-        ("b", "there has been a job 'b-trial-7'"),
-        ("c d", "sweep is 'c d', but must be of letters, digits"),
-        ("über", "sweep is 'über', but must be of letters, digits"),
-        ("c" * 40, "so short that the names of its jobs, which begin with it, have at most 64 characters"),
+        ("", "must be an unused name"),
+        ("jobs", "must be an unused name"),
+        ("mine", "must be an unused name"),
+        ("b", "job 'b-trial-7' exists"),
+        ("c d", "sweep is 'c d', but must have only letters, digits"),
+        ("über", "sweep is 'über', but must have only letters, digits"),
+        ("c" * 40, "be short: the names of its jobs start with it and have at most 64 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
             sweeps.run(name, TABLES)
     assert list(scheduler.registry.tables) == ["a"]
 
 
-def test_a_sweep_that_cannot_go_on_does_not_keep_others_from_it(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
+def test_a_sweep_that_cannot_resume_does_not_block_others(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     scheduler.open_sweep(e.SweepOpened("a"), {"sweep": {"algorithm": "by-magic"}})
     scheduler.open_sweep(e.SweepOpened("b"), TABLES)
     scheduler.settle(TIMEOUT_S)
-    sweeps.go_on()
+    sweeps.resume()
     submitted(scheduler, "b")
     assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("b")
-    assert sweeps.has_ended("a"), "who waits for it is told"
-    assert "a" not in {*scheduler.registry.closed, *scheduler.registry.ended}, "the next service may go on with it"
+    assert sweeps.has_ended("a"), "the waiting thread is woken"
+    assert "a" not in {*scheduler.registry.closed, *scheduler.registry.ended}, "the next service may resume it"
 
 
-def test_a_sweep_goes_on_after_its_scheduler_was_closed(
+def test_a_sweep_resumes_after_its_scheduler_was_closed(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = scheduler_of(directory)
@@ -173,7 +173,7 @@ def test_a_sweep_goes_on_after_its_scheduler_was_closed(
         assert not again.state.jobs["a-trial-1"].phase.ended
 
 
-def test_of_a_sweep_that_was_ended_no_trial_is_tried_again(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
+def test_no_trial_of_an_ended_sweep_is_retried(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", {**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}})
     submitted(scheduler, "a")
     scheduler._events.put(e.SweepClosed("a", "enough"))
@@ -182,7 +182,7 @@ def test_of_a_sweep_that_was_ended_no_trial_is_tried_again(scheduler: LiveSchedu
     assert len(scheduler.look_ups.submissions("a")) == 1
 
 
-def test_the_next_job_of_a_trial_that_failed_as_it_was_told_to_end_can_be_told_so_too() -> None:
+def test_the_retry_of_a_trial_that_failed_during_its_cancel_can_be_cancelled() -> None:
     def submit(submitted: e.JobSubmitted, spec: JobSpec, point: object) -> Submission:
         return Submission(submitted.request.job_id, "a", "name", spec)
 
@@ -197,7 +197,7 @@ def test_the_next_job_of_a_trial_that_failed_as_it_was_told_to_end_can_be_told_s
     assert told == ["a-trial-1", "a-trial-1-again-1"]
 
 
-def test_what_is_submitted_while_a_sweep_is_ended_is_ended(
+def test_a_trial_submitted_while_its_sweep_is_ended_is_ended(
     scheduler: LiveScheduler, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = scheduler.submit
@@ -221,7 +221,7 @@ def settings(**more: Any) -> ServiceSettings:
     return ServiceSettings(nodes=4, **more)
 
 
-def test_a_service_that_is_left_by_an_exception_leaves_its_jobs(
+def test_an_exception_in_a_service_leaves_its_jobs_running(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[str] = []
@@ -236,7 +236,7 @@ def test_a_service_that_is_left_by_an_exception_leaves_its_jobs(
 
 
 def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: ServiceDir) -> None:
-    why = "sweep is '{}', but must be one that takes jobs: it was ended \\(killed on request\\)"
+    why = "sweep is '{}', but must be open: it was ended \\(killed on request\\)"
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.open_sweep(e.SweepOpened("opened"))
         client.submit_job("a", JobSpec(), "only named")
@@ -252,13 +252,13 @@ def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: Se
         assert "only named" not in service.scheduler.registry.sweeps and "another" in service.scheduler.registry.sweeps
 
 
-def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directory: ServiceDir) -> None:
+def test_a_service_that_cannot_start_leaves_no_files(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings(host="127.0.0.1")) as service:
         taken = service.address.port
         other = ServiceDir(directory.path.parent / "other")
         with pytest.raises(ConfigError, match="cannot listen"):
             Service(other, settings(host="127.0.0.1", port=taken))
-        assert not other.record.exists(), "settings of a start that failed bind nobody"
+        assert not other.record.exists(), "settings of a failed start do not bind the next one"
         alive = [thread for thread in threading.enumerate() if thread.name == "h-scheduler"]
         assert alive == [service.scheduler._loop.thread]
     with Service(other, settings()) as service:
@@ -272,10 +272,10 @@ def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directo
         (["--web", "-5"], "web is -5, but must be a port"),
         (["--listen", "192.0.2.1:0"], "cannot listen on 192.0.2.1:0"),
         (["--threshold", "-1"], "threshold is -1, but must be at least 0"),
-        (["--feedback-iteration", "0"], "feedback_iteration is 0, but must be at least 1"),
+        (["--feedback-iteration", "0"], "--feedback-iteration is 0, but must be at least 1"),
     ],
 )
-def test_a_start_that_cannot_be_leaves_no_record(
+def test_a_start_with_invalid_settings_leaves_no_record(
     flags: list[str], why: str, directory: ServiceDir, capsys: pytest.CaptureFixture[str], handlers: None
 ) -> None:
     assert cli.main(["serve", "--state", str(directory.path), *flags]) == 2
@@ -286,7 +286,7 @@ def test_a_start_that_cannot_be_leaves_no_record(
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Undo what a service does about signals, and end one that is not to begin."""
+    """Undo a service's signal handlers, and end a service that is not meant to start."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
 
     def too_late(number: int, frame: object) -> None:
@@ -300,7 +300,7 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_sweeps_of_a_service_that_ended_its_jobs_have_ended(world: World, directory: ServiceDir) -> None:
+def test_sweeps_of_a_service_that_was_ended_have_ended(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.run_sweep(TABLES, "a")
         submitted(service.scheduler, "a")
@@ -309,7 +309,7 @@ def test_sweeps_of_a_service_that_ended_its_jobs_have_ended(world: World, direct
         wait_for(lambda: service.sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
 
 
-def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
+def test_a_client_waits_for_the_next_service_after_a_failure(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: SqliteRecord, entries: Any, *, durable: bool) -> None:
@@ -325,8 +325,8 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
     in_vain: list[PeerUnavailableError] = []
     service = Service(directory, settings())
     with SchedulerClient(directory, give_up_s=TIMEOUT_S) as client:
-        attempt = client._line._attempted
-        monkeypatch.setattr(client._line, "_attempted", attempted)
+        attempt = client._connection._attempted
+        monkeypatch.setattr(client._connection, "_attempted", attempted)
         job = client.submit_job("a", JobSpec())
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()
@@ -358,7 +358,7 @@ def test_a_job_that_is_submitted_twice_at_once_is_one_job(
         answer = known(self, job_id)
         so_many = 2 if next(numbers) < 2 else 4
         looks.append(job_id)
-        # Both calls look before one of them goes on, unless they take turns.
+        # Without a lock both calls would check before one of them continues.
         wait_for(lambda: turns.waited.is_set() or len(looks) >= so_many, TIMEOUT_S, "the other call")
         return answer
 
@@ -371,29 +371,25 @@ def test_a_job_that_is_submitted_twice_at_once_is_one_job(
     assert found == ["a", "a"]
 
 
-def test_the_report_of_jobs_without_a_sweep_is_there_when_their_service_is_gone(
-    world: World, directory: ServiceDir
-) -> None:
+def test_jobs_without_a_sweep_are_reported_after_their_service_ended(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings()), SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec())
     assert [trial["job_id"] for trial in past_report(directory, "jobs")["trials"]] == ["a"]
-    with pytest.raises(ConfigError, match=r"sweep is 'mine', but must be one of jobs$"):
+    with pytest.raises(ConfigError, match=r"'mine', .* of jobs$"):
         past_report(directory, "mine")
 
 
-def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
-    world: World, directory: ServiceDir
-) -> None:
+def test_the_attempts_of_a_trial_are_one_trial_also_from_the_record(world: World, directory: ServiceDir) -> None:
     spec = JobSpec()
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
         submitted(service.scheduler, "a")
         (first,) = service.scheduler.look_ups.submissions("a")
-        # One that never started is not tried again.
+        # A job that never started is not retried.
         wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
         service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
         wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
-        # Of users' own jobs two with such names are two.
+        # Two jobs that users named like attempts are two trials.
         for job_id, each in (("b", spec), ("b-again-1", JobSpec(iterations=7))):
             client.submit_job(job_id, each)
         running, _ = client.report("")
@@ -410,7 +406,7 @@ def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
         assert found["trials"][0]["name"].endswith("again-1")
 
 
-def test_the_model_of_a_job_that_ended_before_its_master_was_lost_is_found_where_it_was_left(
+def test_the_model_of_a_job_that_ended_in_an_earlier_attempt_is_found_on_the_cluster(
     world: World, directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
@@ -429,9 +425,7 @@ def test_the_model_of_a_job_that_ended_before_its_master_was_lost_is_found_where
         assert (tmp_path / "model.npz").read_bytes() == left.read_bytes()
 
 
-def test_of_sweeps_that_are_ranked_by_different_things_none_has_the_best_trial(
-    world: World, directory: ServiceDir
-) -> None:
+def test_sweeps_with_different_metrics_have_no_common_best_trial(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         assert client.report("")[0]["metric"] == "loss"
         for sweep, metric, direction, job_id in (
@@ -449,16 +443,16 @@ def test_of_sweeps_that_are_ranked_by_different_things_none_has_the_best_trial(
         assert (found["metric"], found["direction"], found["best"]) == ("result", "", None)
 
 
-def test_a_sweep_that_was_killed_takes_no_more_jobs(world: World, directory: ServiceDir) -> None:
-    refusal = r"sweep is 'mine', but must be one that takes jobs: it was ended \(enough\)"
+def test_a_killed_sweep_accepts_no_more_jobs(world: World, directory: ServiceDir) -> None:
+    refusal = r"sweep is 'mine', but must be open: it was ended \(enough\)"
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec(), "mine")
         assert client.cancel("mine", "enough") == ["a"]
         with pytest.raises(ConfigError, match=refusal):
             client.submit_job("b", JobSpec(), "mine")
-        # A client that repeats its call has its job.
+        # A repeated call returns the same job.
         assert client.submit_job("a", JobSpec(), "mine").job_id == "a"
-        # Jobs of no sweep are ended together, and others come.
+        # Jobs without a sweep are ended together; new ones are accepted.
         client.submit_job("c", JobSpec())
         assert client.cancel("jobs", "enough") == ["c"]
         client.submit_job("d", JobSpec())
@@ -472,7 +466,7 @@ def test_a_sweep_that_was_killed_takes_no_more_jobs(world: World, directory: Ser
         client.submit_job("b", JobSpec(), "mine")
 
 
-def test_no_job_comes_between_the_end_of_a_sweep_and_the_news_of_it(
+def test_no_job_is_accepted_between_the_end_of_a_sweep_and_its_event(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
@@ -488,14 +482,14 @@ def test_no_job_comes_between_the_end_of_a_sweep_and_the_news_of_it(
         assert held.wait(TIMEOUT_S)
         scheduler.close_sweep("mine", "enough")
         try:
-            # The scheduler's thread has not taken the end yet.
+            # The scheduler's thread has not processed the end yet.
             with pytest.raises(ConfigError, match="it was ended"):
                 client.submit_job("b", JobSpec(), "mine")
         finally:
             goes_on.set()
 
 
-def test_news_of_what_is_no_text_reach_who_watches(world: World, directory: ServiceDir) -> None:
+def test_news_with_invalid_text_reach_the_watchers(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec())
         service.scheduler._events.put(e.JobEnded("a", Phase.FAILED, "it cannot read \udcff.npz"))
@@ -504,7 +498,7 @@ def test_news_of_what_is_no_text_reach_who_watches(world: World, directory: Serv
         news.close()
 
 
-def test_a_service_that_ends_ends_what_is_alive(
+def test_a_service_that_ends_stops_its_threads(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[str] = []
@@ -512,12 +506,12 @@ def test_a_service_that_ends_ends_what_is_alive(
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         for job_id in ("a", "b"):
             client.submit_job(job_id, JobSpec())
-        # Its threads have come to their ends.
+        # Its threads have exited.
         service.scheduler._fleet._jobs["a"].is_alive = False  # type: ignore[misc]
     assert ends == ["b"]
 
 
-def test_why_a_job_ended_as_it_did_is_known_after_its_end_and_after_a_restart(
+def test_the_reason_of_an_end_survives_a_restart(
     world: World, directory: ServiceDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told() -> str:
@@ -532,14 +526,14 @@ def test_why_a_job_ended_as_it_did_is_known_after_its_end_and_after_a_restart(
         service.scheduler.settle(TIMEOUT_S)
         first = told()
         service.leave()
-    assert first.startswith("t1 is over (finished, 0.5)\n") and starts in first
+    assert first.startswith("t1 has ended (finished, 0.5)\n") and starts in first
     with Service(directory, ServiceSettings()) as service:
         assert told() == first
         service.leave()
 
 
 @pytest.mark.parametrize("detach", (False, True))
-def test_who_submits_a_sweep_again_after_its_end_is_told(
+def test_submitting_an_ended_sweep_again_is_refused(
     detach: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables = {"sweep": {"trials": 3}, "job": {"stretch_s": 0.01}}
@@ -570,8 +564,8 @@ def test_who_submits_a_sweep_again_after_its_end_is_told(
     words = ["sweep", str(path), "--state", str(tmp_path)]
     assert cli.main([*words, "--name", "mine", *(["--detach"] if detach else [])]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("sweep mine was submitted before and is over; another --name runs it again")
+    assert printed.err.startswith("sweep mine was submitted before and has ended; use another --name to run it again")
     assert ("hscheduler results mine" if detach else "best: ") in printed.out
     assert asked == ["mine"], "there is nothing to watch"
-    # A sweep that nobody has named is a new one.
+    # A sweep without a name is a new one.
     assert cli.main(words) == 0 and "was submitted before" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A service's client, whose threads share one line: what one of them finds out does not harm the others."""
+"""A service's client whose threads share one connection: a failure in one does not harm the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from eps.errors import ConfigError, PeerUnavailableError
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
-from hscheduler.service import line as line_module
+from hscheduler.service import connection as connection_module
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from tests.threads import at_once
@@ -26,7 +26,7 @@ def client(tmp_path: Path) -> Iterator[SchedulerClient]:
         yield found
 
 
-def test_a_line_that_another_thread_has_closed_is_opened_again(
+def test_a_connection_closed_by_another_thread_is_reopened(
     client: SchedulerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[object] = []
@@ -37,20 +37,20 @@ def test_a_line_that_another_thread_has_closed_is_opened_again(
         client.close()
         return stub
 
-    monkeypatch.setattr(line_module, "_make_stub", stub_of)
-    with pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.5 s"):
+    monkeypatch.setattr(connection_module, "_make_stub", stub_of)
+    with pytest.raises(PeerUnavailableError, match=r"for 0\.5 s"):
         client.jobs()
     assert len(lines) > 2
 
 
-def test_nobody_who_waits_for_a_service_that_is_gone_hears_anything_else(client: SchedulerClient) -> None:
+def test_all_threads_that_wait_for_a_lost_service_get_the_same_error(client: SchedulerClient) -> None:
     assert [type(outcome) for outcome in at_once(12, lambda _: client.jobs())] == [PeerUnavailableError] * 12
 
 
-def test_an_error_of_the_service_is_told_as_it_is(client: SchedulerClient) -> None:
+def test_an_error_of_the_service_keeps_its_message(client: SchedulerClient) -> None:
     def refuse(stub: HSchedulerStub) -> None:
         client.close()
         raise ConfigError("that cannot work")
 
     with pytest.raises(ConfigError, match="that cannot work"):
-        client._line.repeated(refuse, "something")
+        client._connection.repeated(refuse, "something")

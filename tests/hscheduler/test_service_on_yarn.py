@@ -1,17 +1,16 @@
-"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory, whose results come here."""
+"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory; its results are downloaded."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eps.cluster.yarn.application import RESULTS, Application
-from eps.cluster.yarn.types import ApplicationReport, Submission
+from eps.cluster.yarn.types import Submission
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError
 from eps.hadoop.conf import HadoopConf
@@ -20,22 +19,22 @@ from eps.job.yarn.sweeps import report_file
 from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from hscheduler.application.orders import SERVICE_FILE, SERVICE_TYPE
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_TYPE
 from hscheduler.cli import main
-from hscheduler.cli.commands.common import client_of, travelling
+from hscheduler.cli.commands.common import client_of, staged_tables
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("requests")
 
 
-class RunningService(Cluster):
-    """A YARN whose application listens at once; a sweep of it and a job of no sweep have ended.
+class RunningService(FakeYarnClient):
+    """A YARN whose application listens at once; a sweep of it and a job without a sweep have ended.
 
     Parameters
     ----------
@@ -46,9 +45,9 @@ class RunningService(Cluster):
     """
 
     def __init__(self, state: Path, reports: dict[str, Any]) -> None:
-        super().__init__(JobDir(state))
-        self.reports = reports
-        self.said: list[BaseException | signal.Signals | str] = ["RUNNING"]
+        super().__init__(directory=JobDir(state))
+        self.left = reports
+        self.said = ["RUNNING"]
 
     def submit(self, application_id: str, submission: Submission) -> None:
         super().submit(application_id, submission)
@@ -56,23 +55,13 @@ class RunningService(Cluster):
         self.leave(open_storage(self.noted.shared))
 
     def leave(self, shared: Storage) -> None:
-        """Leave the reports, and the models of their trials."""
-        left = {report_file(sweep): json.dumps(report) for sweep, report in self.reports.items()}
-        names = [trial["name"] for report in self.reports.values() for trial in report["trials"]]
+        """Write the reports, and the models of their trials."""
+        left = {report_file(sweep): json.dumps(report) for sweep, report in self.left.items()}
+        names = [trial["name"] for report in self.left.values() for trial in report["trials"]]
         left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
         for path, content in {**left, SERVICE_FILE: '{"host": "n1", "port": 7}'}.items():
             with shared.write(path) as file:
                 file.write(content.encode())
-
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        if isinstance(word, BaseException):
-            raise word
-        final = {"KILLED": "KILLED", "FAILED": "FAILED"}.get(str(word), "UNDEFINED")
-        return ApplicationReport(
-            application_id, "scheduler", SERVICE_TYPE, "ada", "default", str(word), final, "", "", -1, "http://rm/proxy/",
-            0.0, (), 1, 0, 0,
-        )  # fmt: skip
 
 
 def report_of(sweep: str) -> dict[str, Any]:
@@ -96,8 +85,8 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    # Nobody listens where the application says.
-    monkeypatch.setattr("hscheduler.application.follow.GIVE_UP_S", 0.0)
+    # No process listens at the application's address.
+    monkeypatch.setattr("hscheduler.application.monitor.GIVE_UP_S", 0.0)
     (tmp_path / "application.toml").write_text(
         f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\npriority = 4\nlifetime = 600\n'
         'acl = ["view=ann"]\ncontainer_timeout = 90\n'
@@ -112,7 +101,7 @@ def serve(state: Path, *flags: str) -> int:
 
 
 def unknown(client: SchedulerClient, sweep: str) -> None:
-    raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
+    raise JobNotFoundError(f"there is no job or sweep {sweep!r}")
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:
@@ -121,12 +110,12 @@ def staged(hdfs: FakeHdfs) -> list[str]:
 
 @pytest.fixture
 def detached(yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]) -> RunningService:
-    """Submit the application, and let it go on."""
+    """Submit the application, and detach."""
     assert serve(state, "--detach", "--policy", "static") == 0, capsys.readouterr().err
     return yarn
 
 
-def test_a_service_is_one_application_that_goes_on_without_a_process_here(
+def test_a_detached_service_is_one_application(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = detached.submission
@@ -138,18 +127,18 @@ def test_a_service_is_one_application_that_goes_on_without_a_process_here(
     assert staged(hdfs) and not detached.killed
 
 
-def test_it_is_told_what_it_is_and_how_it_ends(
+def test_it_prints_its_application_and_how_to_end_it(
     yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(state, "--detach") == 0
     told = capsys.readouterr().out.splitlines()
-    ends = f"Ctrl-C, or yarn application -kill {ID}, ends it, and its jobs with it; state in {state}"
+    ends = f"Ctrl-C, or yarn application -kill {ID}, ends it and its jobs; state in {state}"
     assert told[0] == f"{ID} is H-scheduler: {ends}"
     assert told[1] == "H-scheduler listens on n1:7; its page: http://rm/proxy/"
-    assert told[2].startswith(f"{ID} goes on: hscheduler serve --on yarn --state {state} follows it again")
+    assert told[2].startswith(f"{ID} continues: hscheduler serve --on yarn --state {state} follows it again")
 
 
-def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it_has_left(
+def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_results(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -158,8 +147,8 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert serve(state) == 0 and submitted is not None
     assert detached.submission is None and detached.killed == [ID]
     told = capsys.readouterr()
-    how = f"hscheduler results SWEEP --state {state} shows a sweep's results"
-    assert told.out.splitlines()[4:] == [f"H-scheduler has ended, and its jobs with it; {how}"] and not told.err
+    how = f"hscheduler results SWEEP --state {state} shows the results of a sweep"
+    assert told.out.splitlines()[4:] == [f"H-scheduler and its jobs have ended; {how}"] and not told.err
     assert staged(hdfs) == []
     best = report_of("mine")["best"]["job_id"]
     there = {path.parent.name for path in jobs_dir().glob("*/model.npz")}
@@ -172,18 +161,18 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "other", "--state", str(state)]) == 2
     assert "sweep is 'other', but must be one of jobs, mine" in capsys.readouterr().err
     # The next one is another application.
-    detached.said, detached.started = ["RUNNING"], "application_1_0002"
+    detached.said = ["RUNNING"]
     assert serve(state, "--detach") == 0
     noted = Application.read(JobDir(state))
     assert noted is not None and noted.application_id == "application_1_0002"
     capsys.readouterr()
     monkeypatch.setattr(SchedulerClient, "report", unknown)
     assert main(["results", "mine", "--state", str(state)]) == 0
-    assert best in capsys.readouterr().out, "what the application before it has brought"
+    assert best in capsys.readouterr().out, "the results of the previous application"
     assert main(["results", "other", "--state", str(state)]) == 4
-    # What it brings under the same name does not take the place of that.
+    # A download of the same name does not replace it.
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
-    detached.reports["mine"] = {**report_of("mine"), "policy": "static"}
+    detached.left["mine"] = {**report_of("mine"), "policy": "static"}
     detached.leave(open_storage(noted.shared))
     assert serve(state) == 0
     for name, policy in (("mine", "static"), ("mine~1", "elastic")):
@@ -192,24 +181,24 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
         assert capsys.readouterr().out.startswith(f"{policy}: ")
 
 
-def test_one_that_others_have_ended_leaves_its_results_here(
+def test_results_of_a_service_ended_elsewhere_are_downloaded(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detached.said = ["RUNNING", "FAILED"]
     assert serve(state) == 1
     told = capsys.readouterr().err
-    assert f"{ID} failed: " in told and f"what its containers wrote: yarn logs -applicationId {ID}" in told
+    assert f"{ID} failed: " in told and f"logs of its containers: yarn logs -applicationId {ID}" in told
     assert staged(hdfs) == [] and (state / report_file("mine")).exists()
 
 
-def test_a_service_of_this_host_does_not_take_the_directory_of_one_that_runs(
+def test_a_local_service_does_not_take_the_directory_of_a_running_one(
     detached: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--state", str(state)]) == 2
     assert f"{state} belongs to {ID} on YARN: hscheduler serve --on yarn --state {state}" in capsys.readouterr().err
 
 
-def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_there(
+def test_commands_find_its_address_on_the_cluster_and_upload_their_files(
     detached: RunningService, state: Path, hdfs: FakeHdfs
 ) -> None:
     noted = Application.read(JobDir(state))
@@ -221,26 +210,26 @@ def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_the
         assert ServiceDir(state).address() == Address("n2", 8)
     (state.parent / "x.csv").write_text("1,2\n")
     tables = {"job": {"data": str(state.parent / "x.csv")}, "space": {}}
-    moved = travelling(args, tables)["job"]["data"]
+    moved = staged_tables(args, tables)["job"]["data"]
     assert RemotePath.parse(moved).read_bytes() == b"1,2\n" and moved.startswith(
         f"webhdfs://{hdfs.authority}/eps/cache/"
     )
     (state.parent / "mine.py").write_text("code")
-    with pytest.raises(ConfigError, match=r"model is in .*mine\.py, but a service on YARN has no file of this host"):
-        travelling(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
-    assert travelling(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
+    with pytest.raises(ConfigError, match=r"mine\.py, .* cannot read"):
+        staged_tables(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
+    assert staged_tables(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but on YARN the nodes are those of the cluster"),
-        (["--on", "yarn", "--listen", "h:1"], "listen is h:1, but on YARN the service listens on the node of its"),
-        (["--on", "yarn", "--web", "0"], "web is 0, but on YARN its page is the tracking URL"),
-        (["--on", "yarn", "--application", "job.toml"], "iterations is a setting of jobs; an application has queue, "),
+        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but not possible on YARN"),
+        (["--on", "yarn", "--listen", "h:1"], "listen is h:1, but not possible on YARN"),
+        (["--on", "yarn", "--web", "0"], "web is 0, but not possible on YARN: the page is at the tracking URL"),
+        (["--on", "yarn", "--application", "job.toml"], "iterations does not apply to the application, only queue, "),
         (["--on", "yarn"], "HADOOP_CONF_DIR is not set"),
-        (["--detach"], "detach is for a service that is an application: add --on yarn"),
-        (["--container-memory", "1GiB"], "container_memory is for containers: add --on docker or --on yarn"),
+        (["--detach"], "detach is only for a service on YARN: add --on yarn"),
+        (["--container-memory", "1GiB"], "--container-memory is only for containers: add --on docker or --on yarn"),
         (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
     ],
 )

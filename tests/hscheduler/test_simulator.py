@@ -1,4 +1,4 @@
-"""The simulator: what it computes by hand, the same twice, and what it says of policies."""
+"""The simulator: results computed by hand, determinism, and its comparison of policies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_one_job_by_hand():
     assert trial.first_iteration_s == 4.75
     assert trial.early_feedback_s == 1.0 + 10 * 0.75
     assert trial.finished_s == record.end_s == 3.0 + 1.0 + 40 * 0.75
-    assert record.utilisation() == pytest.approx(1.0), "four containers on four processors; time begins as it comes"
+    assert record.utilisation() == pytest.approx(1.0), "four containers on four processors; time begins at its arrival"
 
 
 def test_a_job_grows_by_hand():
@@ -70,7 +70,7 @@ def test_a_newcomer_gets_a_worker_by_hand():
     assert tight.trials["a"].resize_pause_s == pytest.approx(0.125)
 
 
-def test_a_restart_goes_on_where_it_was():
+def test_a_restart_resumes_at_its_iteration():
     simulation = play("kill", [job("a", 0.0, workers=1, most=2)])
     trial = simulation.record.trials["a"]
     assert trial.restarts == 1
@@ -79,7 +79,7 @@ def test_a_restart_goes_on_where_it_was():
     assert trial.finished_s == pytest.approx(1.0 + 15.0 + 3.5 + 30 * 0.75)
 
 
-def test_the_worst_is_killed_and_is_never_the_best():
+def test_the_worst_is_stopped_and_is_never_the_best():
     opened = e.SweepOpened("sweep", threshold=1)
     simulation = play("elastic", [job("good", 0.0, feedback=0.2), job("bad", 0.0, feedback=0.9)], 4, sweeps=[opened])
     assert simulation.record.trials["bad"].phase is Phase.KILLED
@@ -87,7 +87,7 @@ def test_the_worst_is_killed_and_is_never_the_best():
 
 
 @pytest.mark.parametrize("finish_s", [0.0, 3.0])
-def test_one_whose_last_iteration_is_that_of_its_feedback_is_told_to_end_and_finishes(finish_s):
+def test_a_job_stopped_at_its_last_iteration_finishes(finish_s):
     costs = dataclasses.replace(COSTS, finish_s=finish_s)
     requests = [JobRequest(name, "sweep", 2, 1, UNIT, UNIT, UNIT, 2, 1) for name in ("good", "bad")]
     jobs = [
@@ -100,12 +100,12 @@ def test_one_whose_last_iteration_is_that_of_its_feedback_is_told_to_end_and_fin
         "bad is killed"
     ]
     bad = record.trials["bad"]
-    assert (bad.phase, bad.why) == (Phase.FINISHED, ""), "as a real job does that was told too late"
+    assert (bad.phase, bad.why) == (Phase.FINISHED, ""), "like a real job whose order came too late"
     assert bad.finished_s == pytest.approx(1.0 + 10 * 0.75 + finish_s)
     assert record.trials["good"].phase is Phase.FINISHED
 
 
-def test_parallelism_lets_the_next_come_when_one_is_over():
+def test_parallelism_limits_the_trials_at_once():
     record = play("static", [job(name, 0.0) for name in "abc"], 4, parallelism=1).record
     assert record.trials["b"].arrived_s == record.trials["a"].finished_s
     assert record.trials["c"].arrived_s == record.trials["b"].finished_s
@@ -133,7 +133,7 @@ def test_the_same_sweep_twice_is_the_same_and_leaks_nothing(policy):
     json.dumps(first, allow_nan=False)
 
 
-def test_jobs_come_alike_under_all_policies():
+def test_arrivals_are_the_same_under_all_policies():
     arrivals = {tuple(t["arrived_s"] for t in simulate(Spec.of(SPEC), policy)["trials"]) for policy in POLICIES}
     assert len(arrivals) == 1
 
@@ -150,7 +150,7 @@ def test_elastic_beats_the_others_in_virtual_time():
     assert elastic["summary"]["resizing_share"] < 0.005
 
 
-def test_a_larger_size_that_is_slower_is_given_back():
+def test_a_growth_that_is_slower_is_undone():
     slow = SpeedModel(12, 0.125, 0.0, member_s=0.5)
     request = JobRequest("a", "sweep", 2, 1, UNIT, UNIT, UNIT, 4, 2)
     record = play("elastic", [SimulatedJob(0.0, request, 60, slow, 0.5, 0.1)], 4).record
@@ -168,7 +168,7 @@ def test_a_growth_after_a_shrink_is_judged_too():
     assert sizes == [(2, 1), (4, 2), (2, 1), (1, 1), (2, 2), (1, 1), (0, 0)], "each growth makes it slower"
 
 
-def test_who_is_to_come_does_not_compute_yet():
+def test_a_member_computes_only_once_it_has_joined():
     costs = dataclasses.replace(COSTS, add_s=20.0)
     jobs = [job("a", 0.0, most=4), job("b", 10.0, workers=1, most=1)]
     trial = Simulation({"node": Resources(8, 8 * 4096)}, POLICIES["elastic"], jobs, costs, 10).run().trials["a"]
@@ -211,7 +211,7 @@ class TestCommand:
         found = json.loads(target.read_text())
         assert found["policy"] == "elastic" and len(found["trials"]) == 2
 
-    def test_decisions_are_told(self, spec, capsys):
+    def test_decisions_are_printed(self, spec, capsys):
         assert cli.main(["simulate", spec, "--verbose"]) == 0
         assert "trial-1 starts with 2 workers and 1 server: they are free" in capsys.readouterr().err
 
@@ -221,9 +221,9 @@ class TestCommand:
             (["--policy", "best"], "policy is 'best', but must be one of elastic"),
             (["--policy", ","], "policy is ','"),
             (["--trials", "0"], "trials is 0, but must be at least 1"),
-            (["--report", "/no/such/folder/report.json"], "must be a file in a directory that can be written to"),
+            (["--report", "/no/such/folder/report.json"], "must be a file in a writable directory"),
         ],
     )
-    def test_bad_words_are_told(self, spec, words, message, capsys):
+    def test_bad_arguments_are_refused(self, spec, words, message, capsys):
         assert cli.main(["simulate", spec, *words]) == 2
         assert message in capsys.readouterr().err

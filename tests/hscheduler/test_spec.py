@@ -1,4 +1,4 @@
-"""A sweep's file: what it says, and what it is told when it says something that cannot work."""
+"""A sweep's file: its values, and the messages on invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ stretch_s = 0.01
 """
 
 
-def test_what_a_file_says(tmp_path):
+def test_a_file_is_parsed(tmp_path):
     path = tmp_path / "sweep.toml"
     path.write_text(GOOD)
     spec = Spec.read(path)
@@ -47,14 +47,14 @@ def test_what_a_file_says(tmp_path):
     assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
 
 
-def test_a_setting_of_the_job_is_known_by_its_name_however_it_is_spelled():
+def test_settings_of_the_job_may_be_spelled_as_flags():
     spec = Spec.of({"job": {"member-timeout": 4.5, "stretch": 0.5, "checkpoint-every": "5"}})
     assert spec.job == {"member_timeout_s": 4.5, "stretch_s": 0.5, "checkpoint_every": "5"}
     assert spec.job_spec({"stretch_s": 2}).stretch_s == 2.0
 
 
 @pytest.mark.parametrize("metric", ["loss", "test_loss", "rmse", "mae"])
-def test_of_a_loss_less_is_better(metric):
+def test_a_lower_loss_is_better(metric):
     tables = {"sweep": {"metric": metric}, "job": {"test": "0.2"}}
     assert Spec.of(tables).sweep.direction == "minimize"
     read = Spec.of({**tables, "sweep": {"metric": metric, "direction": "maximize"}})
@@ -62,24 +62,24 @@ def test_of_a_loss_less_is_better(metric):
     assert Spec.of(read.tables()) == read
 
 
-def test_what_a_scheduler_could_not_start_is_refused():
+def test_settings_that_a_scheduler_could_not_start_are_refused():
     spec = Spec.of({"job": {"model": "logistic"}})
-    with pytest.raises(ConfigError, match="servers is 13, but there are 12 partitions"):
+    with pytest.raises(ConfigError, match=r"13, .*partitions.* 12"):
         spec.request("a", "s", {"servers": 13})
-    with pytest.raises(ConfigError, match="the scheduler decides the size of its jobs"):
+    with pytest.raises(ConfigError, match="the scheduler decides"):
         spec.request("a", "s", {"at": ["4:add-workers=2"]})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('direction = "maximize"', 'metric = "accuracy"'), "metric is 'accuracy', .* direction must be given, one of"),
-        (("trials = 5", "kill_restart_s = nan"), "kill_restart_s is nan, but must be a number of seconds"),
-        (("trials = 5", "kill_restart_s = inf"), "kill_restart_s is inf, but must be a number of seconds"),
+        (('direction = "maximize"', 'metric = "accuracy"'), "metric is 'accuracy', .* set direction to one of"),
+        (("trials = 5", "kill_restart_s = nan"), "kill_restart_s is nan, but must be finite"),
+        (("trials = 5", "kill_restart_s = inf"), "kill_restart_s is inf, but must be finite"),
         (("[0, 1e-4]", "[0, inf]"), r"space.l2: choice has \[0, inf\], but must have finite numbers"),
         (("[0, 1e-4]", "[[0], [nan]]"), r"space.l2: choice has \[\[0\], \[nan\]\], but must have finite numbers"),
         (("servers = 1", "l1 = inf"), "job.l1 is inf, but must be finite"),
-        (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but without test data there is only loss"),
+        (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but there is no test data"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean nodes"),
         (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
         (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be a whole number"),
@@ -93,28 +93,29 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("trials = 5", "trials = 0"), "trials is 0, but must be at least 1"),
         (("trials = 5", "trials = 1000000000"), "trials is above"),
         (("nodes = 3", "nodes = 1000000000"), "nodes is above"),
-        (("workers = 2", "workers = 1000000000"), "workers is above"),
-        (('"poisson:2.5s"', '"poisson"'), "arrival is 'poisson', but must be burst, or poisson:Ns"),
+        (("workers = 2", "workers = 1000000000"), "workers is 1000000000, but must be at most"),
+        (('"poisson:2.5s"', '"poisson"'), "arrival is 'poisson', but must be burst or poisson:Ns"),
         (('"poisson:2.5s"', '"poisson:0s"'), "arrival is 'poisson:0s'"),
         (('"maximize"', '"max"'), "direction is 'max', but must be one of minimize, maximize"),
-        (("{ loguniform = [1e-4, 1] }", "{ loguniform = [0, 1] }"), "loguniform begins at 0, but must begin above 0"),
-        (("{ loguniform = [1e-4, 1] }", "{ uniform = [1, 0] }"), "uniform goes from 1 to 0, but must go upwards"),
+        (("{ loguniform = [1e-4, 1] }", "{ loguniform = [0, 1] }"), "loguniform starts at 0, but must start above 0"),
+        (("{ loguniform = [1e-4, 1] }", "{ uniform = [1, 0] }"), "but the lower bound must come first"),
         (("{ loguniform = [1e-4, 1] }", "{ uniform = [1] }"), "uniform takes 2 numbers"),
         (("{ loguniform = [1e-4, 1] }", "0.1"), "space.learning_rate is 0.1, but must be a table with one of"),
-        (("{ choice = [0, 1e-4] }", "{ choice = [] }"), "space.l2 has nothing to choose from"),
+        (("{ loguniform = [1e-4, 1] }", "{ loguniforn = [1e-4, 1] }"), "did you mean loguniform"),
+        (("{ choice = [0, 1e-4] }", "{ choice = [] }"), "space.l2: choice is empty"),
         (("l2 =", "momentun ="), "'momentun' is not a setting of eps run, .* did you mean momentum"),
         (("workers = 2", "l2 = 0.1"), r"l2 is in \[space\] and in \[job\]"),
         (("workers = 2", "learning-rate = 0.1"), r"learning_rate is in \[space\] and in \[job\]"),
         (("workers = 2", "stretch = 0.1"), "job: stretch_s is given twice, in two spellings"),
         (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
         (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
-        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1.0, but must be at least 0"),
+        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1, but must be at least 0"),
         (("[space]", "[job.yarn]\nquue = 'x'\n[space]"), r"job: \[yarn\]: unknown key 'quue'; did you mean queue"),
         (("[space]", "[spaces]"), "'spaces' is not a section; did you mean space"),
         (("[job]", "job"), "Expected '='"),
     ],
 )
-def test_what_cannot_work_is_said_with_its_value_and_the_rule(tmp_path, change, message):
+def test_invalid_values_are_refused_with_the_value_and_the_rule(tmp_path, change, message):
     path = tmp_path / "sweep.toml"
     assert change[0] in GOOD
     path.write_text(GOOD.replace(*change))
@@ -131,7 +132,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_memory():
     assert memory_mb("512MiB") == 512
     assert memory_mb("16 GiB") == 16384
-    with pytest.raises(ConfigError, match="container_memory is '0GiB'"):
+    with pytest.raises(ConfigError, match="'0GiB'"):
         memory_mb("0GiB", "container_memory")
 
 
@@ -150,16 +151,16 @@ def test_draws_lie_in_the_space():
         assert len(set(values)) > 1
 
 
-def test_who_asks_for_feedback_after_the_end_is_told(tmp_path):
+def test_feedback_after_the_last_iteration_is_refused(tmp_path):
     path = tmp_path / "sweep.toml"
     sweep, job = "[sweep]\nfeedback_iteration = 51\n", "[job]\niterations = 50\n"
     path.write_text(sweep + job)
-    with pytest.raises(ConfigError, match="feedback_iteration is 51, but must be at most iterations, which is 50"):
+    with pytest.raises(ConfigError, match=r"51, .* at most .* 50"):
         Spec.read(path)
     either = f"{sweep}[space]\niterations = {{ choice = [50, 51] }}\n"
     for fine, iteration in ((f"{sweep}[job]\niterations = 51\n", 51), (job, 100), (either, 51)):
         path.write_text(fine)
         assert Spec.read(path).sweep.feedback_iteration == iteration
-    # A service has the default written out, which nobody has asked for.
+    # A service passes the default explicitly; no user set it.
     path.write_text(job)
     assert Spec.of(Spec.read(path).tables()) == Spec.read(path)

@@ -1,27 +1,26 @@
-"""What the commands tell a service of files: a service runs somewhere else, and has them by their whole names."""
+"""Commands send absolute file names to a service, which runs in another directory."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eps.spec.file import RunRequest, located
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS, JobSpec
 from eps.storage.jobdir import create_job_dir
 from hscheduler import cli
 from hscheduler.cli.commands import remote, sweep
 from hscheduler.core.jobs import Phase
-from hscheduler.live.results import deliver_results
+from hscheduler.live.job_results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
 
 
 class Client:
-    """Stands in for a client: keeps what it is told."""
+    """Stands in for a client: records its calls."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str, JobSpec, str]] = []
@@ -77,14 +76,14 @@ def test_files_of_a_job_count_from_its_file(folder: Path, monkeypatch: pytest.Mo
     assert cli.main(["submit", str(path), "--name", "a", "--sweep", "s"]) == 0
     ((job_id, spec, sweep),) = client.jobs
     assert (job_id, sweep) == ("a", "s")
-    assert {name: getattr(spec, name) for name in FILES} == {name: f"{folder}/{file}" for name, file in FILES.items()}
+    assert {name: spec.values()[name] for name in FILES} == {name: f"{folder}/{file}" for name, file in FILES.items()}
 
 
 @pytest.mark.parametrize("phase", ["finished", "failed"])
 def test_report_and_model_of_a_job_go_where_its_file_says_when_it_has_ended(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str
 ) -> None:
-    """One that never ran has left nothing; without --wait nobody would write them."""
+    """A job that never ran has no results; without --wait no process would write them."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     client = Client()
     monkeypatch.setattr(remote, "client_of", lambda args: client)
@@ -117,13 +116,13 @@ def test_files_of_a_sweep_count_from_its_file(folder: Path, monkeypatch: pytest.
     path.write_text("[job]\n" + "".join(f'{name.replace("_", "-")} = "{value}"\n' for name, value in FILES.items()))
     monkeypatch.chdir(folder.parent)
     spec = Spec.read(path)
-    assert {name: getattr(spec.job_spec(), name) for name in FILES} == {n: f"{folder}/{f}" for n, f in FILES.items()}
+    assert {name: spec.job_spec().values()[name] for name in FILES} == {n: f"{folder}/{f}" for n, f in FILES.items()}
     path.write_text('[job]\ndata = "x.csv, t.csv"\ntest = "gone.csv"\n')
     job = Spec.read(path).job_spec()
     assert job.data == f"{folder}/x.csv,{folder}/t.csv" and job.test == f"{folder}/gone.csv"
 
 
-def test_what_is_no_file_stays_as_it_is(folder: Path) -> None:
+def test_values_that_name_no_file_stay_as_they_are(folder: Path) -> None:
     (folder / "svm").touch()
     path = folder / "sweep.toml"
     path.write_text('[job]\ndata = "sklearn:digits"\ntest = "0.2"\nmodel = "svm"\ninit = ""\nl2 = 0.5\n')
@@ -134,7 +133,7 @@ def test_what_is_no_file_stays_as_it_is(folder: Path) -> None:
 
 
 def test_every_setting_that_may_be_a_path_counts_from_the_file() -> None:
-    paths = {f.name for f in dataclasses.fields(JobSpec) if "PATH" in f.metadata.get("metavar", "")}
+    paths = {setting.name for setting in SETTINGS.values() if "PATH" in setting.metavar}
     assert {name for name in paths if located(name, "x", Path("/a")) in ("/a/x", ["/a/x"])} == paths
 
 
@@ -150,9 +149,7 @@ def test_files_that_a_sweep_searches_count_from_its_file(folder: Path, monkeypat
     }
 
 
-def test_a_service_is_told_of_a_sweeps_files_by_their_whole_names(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_gets_absolute_names_of_a_sweeps_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     monkeypatch.setattr(sweep, "client_of", lambda args: client)
     path = folder / "sweep.toml"
@@ -167,8 +164,8 @@ def test_a_service_is_told_of_a_sweeps_files_by_their_whole_names(
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--detach"], "detach is for a sweep that a service runs: add --state DIR, or --scheduler HOST:PORT"),
-        (["--name", "mine"], "name is for a sweep that a service runs"),
+        (["--detach"], "detach is only for sweeps in a service: add --state DIR or --scheduler HOST:PORT"),
+        (["--name", "mine"], "name is only for sweeps in a service"),
         (["--state", "state", "--policy", "elastic"], "policy is not possible with a service"),
         (["--state", "state", "--web", "0"], "web is not possible with a service"),
         (["--state", "state", "--detach", "--report", "r.json"], "report is not possible with detach"),

@@ -1,4 +1,4 @@
-"""The table of a sweep in a terminal: what it says in any size, and what a terminal shows when it is drawn again."""
+"""The table of a sweep in a terminal of any size, and how it is redrawn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LOOK = Look(
         row(5, Phase.QUEUED),
         row(6, Phase.FAILED, why="worker-1: training diverged", ended_s=3.0),
     ],
-    [("trial-5", "infeasible: nobody can give a server")],
+    [("trial-5", "waits for a job to end: nobody can give a server")],
     1,
     [(1.0, "trial-1 starts"), (2.0, "trial-2 starts")],
     2,
@@ -59,7 +59,7 @@ LOOK = Look(
 )
 
 
-def test_it_says_how_every_trial_is_the_running_first() -> None:
+def test_it_lists_every_trial_the_running_ones_first() -> None:
     assert lines_of(LOOK, 120, 40) == [
         "H-scheduler, elastic, 12.3 s: 1 queued, 1 early feedback, 1 training, 1 finished, 1 killed, 1 failed, "
         "2 to come",
@@ -71,7 +71,7 @@ def test_it_says_how_every_trial_is_the_running_first() -> None:
         "trial-6   failed          -        -        0          -         -       worker-1: training diverged",
         "trial-1   killed          -        -        100/400    2.5000    2.2500  the worst",
         "QUEUE (1)",
-        "trial-5  infeasible: nobody can give a server",
+        "trial-5  waits for a job to end: nobody can give a server",
         "DECISIONS (2)",
         "     1.0 s  trial-1 starts",
         "     2.0 s  trial-2 starts",
@@ -94,17 +94,15 @@ def test_another_metric_has_a_column_of_its_own() -> None:
         (25, "TRIAL     LOSS    ETA"),
     ],
 )
-def test_a_narrow_terminal_keeps_what_is_worth_most(width: int, head: str) -> None:
+def test_a_narrow_terminal_keeps_the_most_important_columns(width: int, head: str) -> None:
     lines = lines_of(LOOK, width, 40)
     assert lines[2] == head
     assert lines[3].endswith("0.5000  50.0 s"), "the loss and when it will have finished"
 
 
-def test_a_reason_to_wait_goes_on_in_a_second_line() -> None:
-    why = (
-        "infeasible: queued because there is no room for 3 workers and 1 server, and jobs with early feedback can spare"
-    )
-    lines = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little"), ("trial-7", why)]), 110, 40)
+def test_a_long_reason_wraps_to_a_second_line() -> None:
+    why = "waits for a job to end: there is no room for 3 workers and 1 server, and jobs with early feedback can spare"
+    lines = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little"), ("trial-7", why)]), 107, 40)
     first = lines.index("QUEUE (1)") + 1
     assert lines[first : first + 2] == [f"trial-5  {why.removesuffix(' can spare')}", "    can spare too little"]
     assert lines[first + 2].startswith("trial-7")
@@ -112,11 +110,11 @@ def test_a_reason_to_wait_goes_on_in_a_second_line() -> None:
     assert narrow[narrow.index("QUEUE (1)") + 2].endswith(" ...")
 
 
-def test_who_cannot_start_is_told_what_is_missing_first() -> None:
+def test_a_queued_job_first_shows_what_it_lacks() -> None:
     toy = Toy.of(1, elastic)
     toy.submit(request("a"), request("b"))
     told = "there is no room for 1 master, 2 workers and 1 server, and jobs with early feedback can spare too little"
-    assert toy.job("b").why == f"infeasible: queued because {told}"
+    assert toy.job("b").why == f"waits for a job to end: {told}"
 
 
 @pytest.mark.parametrize("width", [1, 20, 79, 200])
@@ -133,15 +131,15 @@ def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int,
     assert all(" " <= c <= "~" for line in lines for c in line)
     if trials and height >= 5 and width >= 79:
         running = [line for line in lines if re.search(r" (training|early feedback|starting) ", line)]
-        assert running, "what runs is worth its room first"
+        assert running, "running trials are shown first"
     if trials == 1000 and width >= 79 and height >= 5:
         assert any(re.fullmatch(r"\.\.\. and \d+ more", line) for line in lines)
     if trials == 1000 and width >= 79 and height >= 24:
         assert "QUEUE (1000)" in lines and any(line.startswith("DECISIONS") for line in lines)
 
 
-def test_a_trial_that_is_tried_again_is_one() -> None:
-    """As a report counts it: by the latest of its jobs."""
+def test_a_retried_trial_is_one_row() -> None:
+    """As in a report: its latest job counts."""
     toy = Toy.of(4, elastic)
     trials = {"a-again-1": "a", "b-again-1": "b"}
     view = SweepView(
@@ -191,7 +189,7 @@ def test_a_view_follows_the_scheduler() -> None:
     assert (a.phase, a.workers, a.servers, a.iteration, a.iterations) == (Phase.EARLY_FEEDBACK, 2, 1, 100, 400)
     assert a.loss == 0.75 and a.eta_s == pytest.approx(300 * 0.2)
     assert b.phase is Phase.QUEUED and found.queue[0][0] == "b" and found.num_queued == 1
-    assert found.queue[0][1].startswith("infeasible"), found.queue
+    assert found.queue[0][1].startswith("waits for a job to end"), found.queue
     assert c.phase is Phase.FAILED and c.why == "its settings cannot work"
     assert (found.now_s, found.used_vcores, found.vcores, found.nodes) == (3.0, 4, 4, [("node0", 4)])
     assert found.num_decisions == 1 and "a starts" in found.decisions[0][1]
@@ -214,7 +212,7 @@ def terminal() -> Iterator[Terminal]:
     found.close()
 
 
-def test_it_is_drawn_again_in_place_and_news_stay_above(terminal: Terminal) -> None:
+def test_it_is_redrawn_in_place_and_news_stay_above(terminal: Terminal) -> None:
     shown = ["one", "two two two", "three"]
     screen = Screen(terminal.stream, lambda width, height: [line[:width] for line in shown[:height]], 0.01)
     terminal.wait_for("three")
@@ -239,11 +237,11 @@ def test_it_follows_the_size_of_the_window(terminal: Terminal) -> None:
     terminal.resize(60, 9)
     terminal.wait_for("59 x 8")
     screen.close()
-    assert terminal.lines() == ["59 x 8", *["x" * 59] * 7, ""], "nothing of the smaller one is left"
+    assert terminal.lines() == ["59 x 8", *["x" * 59] * 7, ""], "the smaller one left nothing"
     assert set(sizes) == {(39, 5), (59, 8)}
 
 
-def test_a_terminal_that_goes_away_ends_nothing() -> None:
+def test_a_closed_terminal_ends_nothing() -> None:
     master, slave = pty.openpty()
     stream = os.fdopen(slave, "w", encoding="utf-8")
     screen = Screen(stream, lambda width, height: ["here"], 0.01)
@@ -254,5 +252,5 @@ def test_a_terminal_that_goes_away_ends_nothing() -> None:
     screen.tell(["nobody reads this"])
     screen.close()
     with suppress(OSError):
-        # What could not be written is still with it.
+        # It still holds what it could not write.
         stream.close()

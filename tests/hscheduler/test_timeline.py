@@ -1,4 +1,4 @@
-"""What a record keeps of a sweep for pictures: loss curves, and the cluster node by node; never more than a bound."""
+"""The history that a record keeps for figures: loss curves, and the cluster by node; always bounded."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_large_cluster_is_kept_as_a_whole() -> None:
     assert all(len(point) == 2 and 0.0 <= point[1] <= 1.0 for point in found["history"])
 
 
-def test_a_value_that_is_no_number_is_left_out_of_the_report() -> None:
+def test_nan_values_are_omitted_from_the_report() -> None:
     nan = float("nan")
     record = record_of((0.0, e.JobSubmitted(request("a"))), (1.0, e.JobStarted("a")), (2.0, e.FeedbackGiven("a", nan)))
     found = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={"a": nan}, points={}, leaked=0)
@@ -89,21 +89,21 @@ def test_a_value_that_is_no_number_is_left_out_of_the_report() -> None:
     assert trial["early_feedback_s"] == 2.0
 
 
-def test_a_job_that_was_refused_does_not_count_as_one_that_runs() -> None:
+def test_a_refused_job_does_not_count_as_running() -> None:
     record = record_of(
         (1.0, e.JobRefused("a", "s", "why not")), (2.0, e.JobSubmitted(request("b"))), (3.0, e.JobStarted("b"))
     )
     assert record.numbers == [(1.0, 0, 0), (2.0, 1, 0)]
 
 
-def test_iterations_of_a_job_that_is_over_before_anybody_saw_it_run_are_measured() -> None:
+def test_iterations_of_a_job_that_ends_before_its_start_is_reported_are_measured() -> None:
     over = e.JobEnded("a", Phase.FINISHED, "", 0.5, 0.5)
     record = record_of((0.0, e.JobSubmitted(request("a"))), (1.0, e.Iterated("a", 3, (0.5, 0.25))), (1.0, over))
     trial = record.trials["a"]
     assert trial.speeds == {(2, 1): (2, 0.75)} and trial.sizes[0] == (1.0, 2, 1) and trial.sizes[-1] == (1.0, 0, 0)
 
 
-def test_a_snapshot_stays_as_it_is_while_the_record_goes_on() -> None:
+def test_a_snapshot_does_not_change_with_the_record() -> None:
     record = Timeline()
     for job_id, sweep in (("a", "s"), ("b", "other")):
         record.trials[job_id] = TrialRecord(job_id, sweep, 1.0, sizes=[(1.0, 2, 1)], speeds={(2, 1): (3, 0.5)})

@@ -29,7 +29,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_jobs_come_by_arrival_from_0(trace):
+def test_arrivals_are_sorted_and_begin_at_0(trace):
     assert read_philly(trace) == [TraceJob(0.0, 50.0, 1, "a"), TraceJob(100.0, 100.0, 2, "a")]
 
 
@@ -37,7 +37,7 @@ def test_a_trace_is_the_same_in_every_time_zone(tmp_path, monkeypatch):
     path = tmp_path / "trace.csv"
     path.write_text(HEAD + "2017-11-05 00:30:00,50.0,1,1,a\n2017-11-05 03:30:00,50.0,1,1,a\n")
     try:
-        # An hour happened twice there meanwhile.
+        # One hour occurs twice in that period.
         monkeypatch.setenv("TZ", "America/Los_Angeles")
         time.tzset()
         assert [job.arrives_s for job in read_philly(path)] == [0.0, 3 * 3600.0]
@@ -56,7 +56,7 @@ def test_a_job_of_its_own_size_takes_as_long_as_in_the_trace():
         assert ITERATIONS * twice == pytest.approx(250.0)
 
 
-def test_bursts_of_alike_jobs_are_sweeps():
+def test_bursts_of_similar_jobs_are_sweeps():
     jobs = [
         TraceJob(0.0, 1.0, 1, "a"),
         TraceJob(50.0, 1.0, 1, "a"),
@@ -79,7 +79,7 @@ def test_bursts_of_alike_jobs_are_sweeps():
         (HEAD, "no jobs"),
     ],
 )
-def test_what_is_no_trace_is_told(tmp_path, text, message):
+def test_an_invalid_trace_is_refused(tmp_path, text, message):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(DataError, match=message) as raised:
@@ -98,7 +98,7 @@ def test_the_command_plays_a_trace(trace, capsys):
 
 
 def test_philly_under_elastic_and_static(shared_data):
-    """The first 400 jobs, on 24 nodes: the shape of EPS Figs 16 and 17, on arrivals that nobody chose."""
+    """The first 400 jobs, on 24 nodes: the shape of EPS Figs 16 and 17, with recorded arrivals."""
     jobs = read_philly(shared_data / "job_traces" / "philly_2017" / "philly.csv.gz")
     assert len(jobs) > 80_000
     assert all(earlier.arrives_s <= later.arrives_s for earlier, later in pairwise(jobs))
@@ -112,8 +112,8 @@ def test_philly_under_elastic_and_static(shared_data):
     assert elastic["utilisation"] > 0
 
 
-def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
-    """Four short jobs take all that the first can give; behind them comes one that fits only when it has ended."""
+def test_released_containers_are_not_idle_behind_a_large_job():
+    """Four short jobs take all that the first can give.  The job behind them fits only when the first has ended."""
     short = [TraceJob(200.0 + number, 300.0, 1, f"short{number}") for number in range(4)]
     jobs = [TraceJob(0.0, 1000.0, 8, "first"), *short, TraceJob(300.0, 100.0, 9, "large")]
     found = {policy: simulate_trace(Spec(), jobs, policy) for policy in ("elastic", "static")}
@@ -122,7 +122,7 @@ def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
     assert found["elastic"]["makespan_s"] < 1.2 * found["static"]["makespan_s"]
 
 
-def test_the_command_takes_a_file_that_is_no_trace_for_bad_input(tmp_path, capsys):
+def test_the_command_refuses_a_file_that_is_no_trace_as_bad_input(tmp_path, capsys):
     path = tmp_path / "trace.csv"
     path.write_text("when,how long\n1,2\n")
     assert cli.main(["simulate", "--trace", str(path)]) == EXIT_BAD_INPUT

@@ -1,4 +1,4 @@
-"""What a growth has brought is judged by iterations of the two sizes, and never left unjudged."""
+"""A growth is judged by iterations at both sizes, and always judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.hscheduler.toy import Toy, request
 
 
 def one_that_grew(policy: str = "elastic") -> Toy:
-    """Nine places: a job of 2 and 1 and its master has grown to 4 and 2, of 0.1 s an iteration; two are free."""
+    """Return nine containers: a job with a master grew from 2 and 1 to 4 and 2, of 0.1 s an iteration; two are free."""
     toy = Toy.of(0, POLICIES[policy])
     toy.send(e.NodeCame("node", Resources(9, 9 * 4096)))
     toy.submit(request("a", most_workers=4, most_servers=2))
@@ -23,7 +23,7 @@ def one_that_grew(policy: str = "elastic") -> Toy:
 
 
 def shrunk(toy: Toy) -> None:
-    """Let another job come, which takes two of its containers; the shrink is not complete."""
+    """Let another job arrive, which takes two of its containers; the shrink is not complete."""
     toy.submit(request("b", most_workers=2, most_servers=1))
     assert toy.scheduler.ledger.is_releasing("a")
 
@@ -32,7 +32,7 @@ def test_iterations_of_the_old_size_are_no_baseline_of_the_next_growth():
     toy = one_that_grew()
     shrunk(toy)
     small = toy.job("a").size
-    # It has all of its members still.
+    # It still has all of its members.
     toy.iterate_now("a", 0.1, 9)
     toy.settle()
     toy.iterate("a", 0.3, 4)
@@ -40,7 +40,7 @@ def test_iterations_of_the_old_size_are_no_baseline_of_the_next_growth():
     toy.iterate("a", 0.3, 6)
     assert toy.job("a").size > small
     toy.iterate("a", 0.15)
-    assert toy.job("a").size == (4, 2), "it is faster, though not as fast as it once was"
+    assert toy.job("a").size == (4, 2), "it is faster, but slower than its best"
     assert not any("longer with them" in sentence for sentence in toy.sentences)
 
 
@@ -50,9 +50,9 @@ def test_a_job_grows_only_when_its_speed_is_known():
     toy.settle()
     toy.feed("a", 0.5)
     toy.iterate("a", 0.1, 9)
-    assert toy.job("a").size == (2, 1), "nothing could be told of a growth"
+    assert toy.job("a").size == (2, 1), "a growth could not be judged"
     toy.iterate("a", 0.1, 1)
-    assert toy.job("a").size == (4, 2), "as soon as it is known, without any other news"
+    assert toy.job("a").size == (4, 2), "as soon as it is known, without another event"
     toy.iterate("a", 10.0)
     assert toy.job("a").size == (2, 1)
 
@@ -72,7 +72,7 @@ def test_a_growth_soon_after_a_shrink_is_judged():
     assert "100 % longer" in toy.sentences[-1]
 
 
-def test_of_iterations_that_took_no_time_nothing_is_told():
+def test_iterations_of_zero_seconds_decide_nothing():
     toy = Toy.of(2, POLICIES["elastic"])
     toy.submit(request("a"))
     toy.settle()
@@ -82,7 +82,7 @@ def test_of_iterations_that_took_no_time_nothing_is_told():
     assert toy.job("a").workers >= 4 and toy.job("a").slowed is None
 
 
-def test_lost_containers_end_what_was_known_of_a_speed():
+def test_lost_containers_invalidate_the_measured_speed():
     toy = Toy.of(2, POLICIES["elastic"])
     toy.submit(request("a"))
     toy.settle()
@@ -96,7 +96,7 @@ def test_lost_containers_end_what_was_known_of_a_speed():
 
 
 def shrinks(toy: Toy) -> list[e.ShrinkJob]:
-    """Return what jobs were told to let go of so far."""
+    """Return the containers that jobs were ordered to release so far."""
     return [command for command in toy.commands if isinstance(command, e.ShrinkJob)]
 
 
@@ -108,19 +108,19 @@ class TestAShrinkThatFails:
         toy.send(e.ShrinkFailed(shrink.job_id, shrink.containers, "a worker is being replaced"))
         assert shrinks(toy) == asked, "not at once"
 
-    def test_it_is_asked_again_after_a_while(self):
+    def test_it_is_retried_after_a_while(self):
         toy = one_that_grew()
         shrunk(toy)
         self.fail(toy)
         assert toy.job("b").phase is Phase.QUEUED
-        assert toy.job("b").why.startswith("queued because"), "it is not infeasible"
+        assert toy.job("b").why.startswith("queued because"), "it does not wait for an end"
         assert toy.job("b").why.endswith("a could not shrink and is asked again after its iteration 30")
         toy.iterate("a", 0.1, 9)
         assert toy.job("b").phase is Phase.QUEUED
         toy.iterate("a", 0.1, 1)
         assert toy.job("b").phase is Phase.EARLY_FEEDBACK
 
-    def test_less_and_less_often(self):
+    def test_retries_back_off(self):
         toy = one_that_grew()
         shrunk(toy)
         asked_at = []
@@ -133,7 +133,7 @@ class TestAShrinkThatFails:
                 self.fail(toy)
         assert asked_at == [30, 50, 90, 170]
 
-    def test_news_by_which_it_is_asked_again_are_not_idle(self):
+    def test_progress_that_ends_the_wait_is_not_idle(self):
         toy = one_that_grew()
         shrunk(toy)
         self.fail(toy)
@@ -142,7 +142,7 @@ class TestAShrinkThatFails:
         assert toy.scheduler.is_idle_news(e.Iterated("a", 29, (0.1,)))
         assert not toy.scheduler.is_idle_news(e.Iterated("a", 30, (0.1,)))
 
-    def test_priority_does_not_ask_it_at_once_either(self):
+    def test_priority_waits_too(self):
         toy = Toy.of(0, POLICIES["priority"])
         toy.send(e.NodeCame("node", Resources(6, 6 * 4096)))
         toy.submit(request("a", 4, 1))

@@ -1,4 +1,4 @@
-"""Job masters by what YARN says of their applications: how they are found, asked all at once, and understood."""
+"""Job masters, by YARN's list of applications: how they are found, queried in parallel, and understood."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB = dataclasses.replace(running(1, {}), host="127.0.0.11", port=4711)
 
 
 class FakeStaged:
-    """Stands for :class:`eps.job.yarn.staged_jobs.StagedJobs`."""
+    """Fake of :class:`eps.job.yarn.staged_jobs.StagedJobs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,16 +67,14 @@ def test_master_is_found_once_and_again_when_it_has_moved(tmp_path: Path) -> Non
     assert staged.forgotten == [JOB.application_id] and staged.closed
 
 
-def test_job_that_cannot_be_read_is_said_once_and_tried_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_job_is_reported_once_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     staged, told = FakeStaged(tmp_path), list[str]()
     staged.error = StorageError("Permission denied")
     found = masters(staged, told)
     for _ in range(3):
         with pytest.raises(StorageError, match="Permission denied"):
             found.status(JOB)
-    assert len(staged.asked) == 1 and not told, "its master may have begun a moment ago"
+    assert len(staged.asked) == 1 and not told, "its master may have just started"
     monkeypatch.setattr(module, "FIND_AGAIN_S", 0.0)
     for _ in range(3):
         with pytest.raises(StorageError, match="Permission denied"):
@@ -87,11 +85,11 @@ def test_job_that_cannot_be_read_is_said_once_and_tried_now_and_then(
     found.job(JOB)
 
 
-# ---- what they say
+# ---- answers
 
 
 def status(**changes: object) -> dict[str, Any]:
-    """Return a status as a job master tells it."""
+    """Return a status as a job master reports it."""
     members = [
         {"name": "server-1", "role": "server", "container": "container-0099", "granted": container(1, 2)},
         {"name": "worker-1", "role": "worker", "container": "container-0098", "granted": container(1, 3)},
@@ -101,28 +99,28 @@ def status(**changes: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("feedback_iteration", "given"), [(100, True), (101, False)])
-def test_job_masters_say_what_yarn_does_not_know(feedback_iteration: int, given: bool) -> None:
+def test_job_masters_report_what_yarn_does_not_know(feedback_iteration: int, given: bool) -> None:
     found = facts_of(status(), running(1, {"n1:1": 3}), feedback_iteration)
     roles = {container(1, 2): Role.SERVER, container(1, 3): Role.WORKER}
-    assert found == Facts(given, roles), "in a container that was not granted is nobody"
+    assert found == Facts(given, roles), "a container that was not granted has no member"
 
 
 @pytest.mark.parametrize("changes", [{"plan": {"plan_id": 3}}, {"queued": [{"plan_id": 4}]}])
-def test_job_whose_size_changes_is_not_asked_for_more(changes: dict[str, object]) -> None:
+def test_job_whose_size_changes_gives_nothing_more(changes: dict[str, object]) -> None:
     found = facts_of(status(**changes), JOB, 1)
     assert found is not None and not found.may_shrink
 
 
-def test_job_that_starts_says_so_and_one_that_has_ended_gives_nothing() -> None:
+def test_starting_jobs_are_marked_and_ended_jobs_give_nothing() -> None:
     assert facts_of(status(state="starting", clock=0), JOB, 1) == Facts(False, {}, may_shrink=False, starting=True)
     assert facts_of(status(state="finished"), JOB, 1) is None
 
 
-# ---- all at once
+# ---- in parallel
 
 
 class Answering:
-    """Job masters of which some hang until they are let go, and some do not answer."""
+    """Job masters of which some hang until they are released, and some do not answer."""
 
     def __init__(self) -> None:
         self.hanging: set[str] = set()
@@ -141,7 +139,7 @@ class Answering:
         return self.status
 
 
-#: Longer than any test: who waits for it, waits in vain.
+#: Longer than any test.
 DEADLINE_S = 30.0
 
 
@@ -152,7 +150,7 @@ def answering() -> Iterator[Answering]:
     made.go.set()
 
 
-def test_a_round_does_not_wait_for_masters_that_hang_nor_asks_them_again(answering: Answering) -> None:
+def test_a_round_neither_waits_for_hanging_masters_nor_queries_them_again(answering: Answering) -> None:
     slow, quick = running(1, {}), running(2, {})
     answering.hanging = {slow.application_id}
     ask = AskedMasters(1, answering, round_s=0.2)
@@ -166,8 +164,8 @@ def test_a_round_does_not_wait_for_masters_that_hang_nor_asks_them_again(answeri
     ask.close()
 
 
-def test_who_was_late_goes_last(answering: Answering) -> None:
-    """As many as are asked at once hang: one that answers is not asked in that round, and in the next one first."""
+def test_a_late_master_goes_last(answering: Answering) -> None:
+    """All slots hang, so a master that answers is not queried in that round, and goes first in the next one."""
     hang = [running(number, {}) for number in range(1, AT_ONCE + 1)]
     late, quick = running(AT_ONCE + 1, {}), running(AT_ONCE + 2, {})
     answering.hanging = {job.application_id for job in hang}
@@ -182,7 +180,7 @@ def test_who_was_late_goes_last(answering: Answering) -> None:
     ask.close()
 
 
-def test_master_that_does_not_answer_or_tells_no_status_is_unknown(answering: Answering) -> None:
+def test_master_without_an_answer_or_a_status_is_unknown(answering: Answering) -> None:
     ask = AskedMasters(1, answering)
     answering.status = {"state": "running"}
     assert ask.facts([running(1, {})]) == {}

@@ -1,4 +1,4 @@
-"""The nodes of a cluster that come and go during a scheduler's life."""
+"""Nodes that join and leave a cluster while a scheduler runs."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def machine(number: int, state: str = "RUNNING", size: Resources = SIZE, port: i
 
 
 def looked(number: int) -> Nodes:
-    """Return so many places with as many machines."""
+    """Return this many slots with as many machines."""
     nodes = Nodes(SIZE, [f"node-{k}" for k in range(1, number + 1)])
     assert nodes.look([machine(k) for k in range(1, number + 1)], 0.0) == []
     return nodes
 
 
-def test_a_machine_that_is_decommissioned_is_gone_at_once_and_back_when_it_is() -> None:
+def test_a_decommissioned_machine_leaves_and_joins_at_once() -> None:
     nodes = looked(2)
     left = nodes.look([machine(1), machine(2, "DECOMMISSIONING")], 1.0)
     assert left == [e.NodeLeft("node-2", "node h2 is being decommissioned")]
-    assert nodes.look([machine(1), machine(2, "DECOMMISSIONED")], 2.0) == [], "it is said once"
+    assert nodes.look([machine(1), machine(2, "DECOMMISSIONED")], 2.0) == [], "it is reported once"
     assert nodes.look([machine(1), machine(2)], 3.0) == [e.NodeCame("node-3", SIZE)]
     assert nodes.look([machine(1, "DECOMMISSIONED"), machine(2)], 4.0) == [
         e.NodeLeft("node-1", "node h1 was decommissioned")
@@ -55,23 +55,25 @@ def test_a_machine_that_is_decommissioned_is_gone_at_once_and_back_when_it_is() 
 
 
 @pytest.mark.parametrize(("state", "told"), [("LOST", "is lost"), ("UNHEALTHY", "is unhealthy"), ("", "is gone")])
-def test_a_machine_that_is_missing_may_come_back_for_a_while(state: str, told: str) -> None:
+def test_a_missing_machine_may_return_for_a_while(state: str, told: str) -> None:
     nodes = looked(2)
     found = [machine(1), *([machine(2, state)] if state else [])]
     assert nodes.look(found, 10.0) == nodes.look(found, 9.0 + MISSING_S) == []
     assert nodes.look([machine(1), machine(2)], 9.5 + MISSING_S) == []
-    assert nodes.look(found, 20.0 + MISSING_S) == nodes.look(found, 19.0 + 2 * MISSING_S) == [], "counted anew"
+    assert nodes.look(found, 20.0 + MISSING_S) == nodes.look(found, 19.0 + 2 * MISSING_S) == [], (
+        "counted from the start"
+    )
     assert nodes.look(found, 20.0 + 2 * MISSING_S) == [e.NodeLeft("node-2", f"node h2 {told}")]
 
 
-def test_a_resourcemanager_that_starts_again_loses_no_node() -> None:
+def test_a_restarted_resourcemanager_loses_no_node() -> None:
     nodes = looked(3)
     for at_s in (1.0, 2.0, 3.0):
         assert nodes.look([], at_s) == []
     assert nodes.look([machine(2)], 4.0) == nodes.look([machine(k) for k in (1, 2, 3)], 30.0) == []
 
 
-def test_a_nodemanager_that_starts_again_elsewhere_on_its_host_is_the_same_machine() -> None:
+def test_a_nodemanager_restarted_on_another_port_is_the_same_machine() -> None:
     nodes = looked(2)
     assert nodes.look([machine(1), machine(2, "LOST")], 1.0) == []
     assert nodes.look([machine(1), machine(2, "LOST"), machine(2, port=7)], 2.0) == []
@@ -84,7 +86,7 @@ def test_more_machines_are_used_and_smaller_ones_are_not() -> None:
     assert nodes.look([machine(1), larger, machine(3, size=Resources(4, 4095))], 1.0) == [e.NodeCame("node-2", SIZE)]
 
 
-def test_of_a_scheduler_that_goes_on_the_places_get_machines_and_the_rest_leave() -> None:
+def test_slots_of_a_restarted_scheduler_get_machines_and_the_rest_leave() -> None:
     nodes = Nodes(SIZE, ["node-1", "node-2", "node-7"])
     assert nodes.look([machine(1), machine(2)], 0.0) == []
     assert nodes.look([machine(1), machine(2)], MISSING_S) == [
@@ -93,7 +95,7 @@ def test_of_a_scheduler_that_goes_on_the_places_get_machines_and_the_rest_leave(
 
 
 class Cluster:
-    """Machines that a test changes; nobody answers where there are None."""
+    """Machines that a test changes; with None the cluster does not answer."""
 
     def __init__(self, *machines: Machine) -> None:
         self.machines: tuple[Machine, ...] | None = machines
@@ -121,7 +123,7 @@ def scheduler(world: World) -> Iterator[LiveScheduler]:
         yield found
 
 
-def test_a_scheduler_learns_of_nodes_while_it_goes_on(scheduler: LiveScheduler) -> None:
+def test_a_scheduler_learns_of_nodes_while_it_runs(scheduler: LiveScheduler) -> None:
     cluster = Cluster(machine(1), machine(2))
     with YarnNodes(scheduler, CLUSTER, cluster, every_s=0.01) as nodes:
         nodes.look()
@@ -129,14 +131,14 @@ def test_a_scheduler_learns_of_nodes_while_it_goes_on(scheduler: LiveScheduler) 
         wait_for(lambda: in_use(scheduler) == ["node-1", "node-3"], TIMEOUT_S, "the nodes that there are")
         cluster.machines = None
         before = cluster.looks
-        wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "looks that nobody answers")
+        wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "reads without an answer")
         assert in_use(scheduler) == ["node-1", "node-3"]
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told == ["node h2 was decommissioned: the cluster has 2 nodes left"]
     assert scheduler.look_at_cluster is None
 
 
-def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it(scheduler: LiveScheduler) -> None:
+def test_a_lost_container_is_not_freed_on_its_lost_node(scheduler: LiveScheduler) -> None:
     cluster = Cluster(machine(1), machine(2))
     with YarnNodes(scheduler, CLUSTER, cluster, every_s=3600.0) as nodes:
         nodes.look()
@@ -144,7 +146,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         scheduler.settle(TIMEOUT_S)
         cluster.machines = (machine(1), machine(2, "DECOMMISSIONING"))
         places = [c.container_id for c in scheduler.ask(lambda: scheduler.state.ledger.of_job("t1", Role.WORKER))][:3]
-        scheduler._hear(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
+        scheduler._on_job_event(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
         scheduler.settle(TIMEOUT_S)
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told[1:] == [
@@ -158,16 +160,14 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         assert told[3] == "t1 gets 3 workers again, which the cluster took (its container is on node h2)"
 
 
-def test_a_service_goes_on_with_the_nodes_that_it_began_with_whatever_there_is_by_now(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_service_resumes_with_the_nodes_of_its_record(world: World, tmp_path: Path) -> None:
     directory, cluster = ServiceDir(tmp_path / "service"), Cluster(machine(1), machine(2))
     yarn = {"on": "yarn", "memory_mb": "1024", "vcores": "1"}
     settings = ServiceSettings(nodes=2, vcores=4, memory="4096MiB", job_settings=yarn)
     with Service(directory, settings, machines=cluster) as service:
         service.leave()
     cluster.machines = (machine(1), machine(2, "DECOMMISSIONED"), machine(3), machine(4))
-    # What the cluster has by now.
+    # The nodes of the cluster now.
     with Service(directory, replace(settings, nodes=3), machines=cluster) as service:
         assert service._nodes is not None
         service._nodes.look()
@@ -179,7 +179,7 @@ def test_a_service_goes_on_with_the_nodes_that_it_began_with_whatever_there_is_b
         assert record.header is not None and list(record.header.nodes) == ["node-1", "node-2"]
 
 
-def test_machines_are_told_with_their_state_and_all_that_they_have() -> None:
+def test_machines_have_their_state_and_capacity() -> None:
     node = ClusterNode("h1:1", "", Resource(4096, 4), Resource(1024, 1), (), 1, "UNHEALTHY")
     yarn: Any = SimpleNamespace(nodes=lambda states: [node])
     assert machines_of(yarn) == [machine(1, "UNHEALTHY")]

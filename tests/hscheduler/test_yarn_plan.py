@@ -1,4 +1,4 @@
-"""What is planned of a snapshot of YARN: who gives, who never does, and which limit holds an application back."""
+"""Plans for a snapshot of YARN: which jobs give, which never do, and which limit holds an application back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_job_master_that_waits_gets_the_newest_worker_of_a_job_with_early_feedba
     assert (plan.instance, plan.taken_ms) == ("life", 5000)
 
 
-def test_all_that_its_tags_ask_for_is_made_room_for_at_once() -> None:
+def test_a_plan_covers_all_that_the_tags_request() -> None:
     job = running(1, {"n1:1": 3, "n2:1": 3})
     plan = planned(snapshot(job, waiting(2, tags=(*TAGS, "mine"))), (job, facts(job, servers=2)))
     assert len(plan.takes) == 4
@@ -41,12 +41,12 @@ def test_all_that_its_tags_ask_for_is_made_room_for_at_once() -> None:
 
 
 @pytest.mark.parametrize("tags", [("eps.workers=2",), ("eps.workers=x", "eps.servers=1"), ("eps.worker=1x",)])
-def test_tags_that_say_too_little_say_nothing(tags: tuple[str, ...]) -> None:
+def test_incomplete_tags_are_ignored(tags: tuple[str, ...]) -> None:
     job = running(1, {"n1:1": 3, "n2:1": 3})
     assert len(planned(snapshot(job, waiting(2, tags=tags)), (job, facts(job))).takes) == 1
 
 
-def test_what_outlived_a_job_master_is_not_made_room_for_again() -> None:
+def test_containers_that_outlived_a_job_master_are_not_planned_again() -> None:
     kept = tuple(held for held in running(2, {"n2:1": 4}).containers if not held.is_master)
     again = dataclasses.replace(waiting(2, tags=TAGS), containers=kept)
     for places in ({"n1:1": 4, "n2:1": 3}, {"n1:1": 3}):
@@ -55,13 +55,13 @@ def test_what_outlived_a_job_master_is_not_made_room_for_again() -> None:
         assert len(plan.takes) == 1 and "waits for its job master (1 vcore and 1024 MiB):" in plan.sentences[0]
 
 
-def test_what_is_marked_is_spared_where_who_waits_cannot_be_helped() -> None:
+def test_marked_containers_are_spared_if_they_would_not_help() -> None:
     job = running(1, {"n1:1": 3, "n2:1": 2}, marked=(5, 6))
     plan = planned(snapshot(job, waiting(2, asks=(Ask(True, 1, Resources(90, 90_000)),))), (job, facts(job)))
     assert (plan.takes, plan.spares) == ((), (container(1, 5), container(1, 6)))
 
 
-def test_members_that_a_job_waits_for_beside_its_master_are_made_room_for() -> None:
+def test_a_plan_covers_members_that_a_job_waits_for_beside_its_master() -> None:
     job = running(1, {"n1:1": 3, "n2:1": 3})
     starts = dataclasses.replace(running(2, {}), asks=(Ask(False, 2, SIZE), Ask(False, 1, SIZE)))
     plan = planned(snapshot(job, starts), (job, facts(job, servers=2)))
@@ -69,12 +69,12 @@ def test_members_that_a_job_waits_for_beside_its_master_are_made_room_for() -> N
     assert "waits for 3 containers" in plan.sentences[0]
 
 
-def test_what_containers_are_for_is_not_told_where_yarn_does_not_say_it() -> None:
+def test_the_role_of_containers_is_omitted_if_yarn_does_not_report_it() -> None:
     job = running(1, {"n1:1": 2})
     starts = dataclasses.replace(running(2, {}), asks=(Ask(False, 1, SIZE), Ask(False, 3, SIZE)))
     plan = planned(snapshot(job, starts, free={"n1:1": SIZE}), (job, facts(job, feedback=False)))
     assert plan.sentences == (
-        "application_1700000000000_0002 (job-2) waits for 4 containers: infeasible: there is no room for 3 containers, "
+        "application_1700000000000_0002 (job-2) waits for 4 containers: there is no room for 3 containers, "
         "and jobs with early feedback can spare too little: 4 vcores and 4096 MiB are wanted, and beside what is free "
         "no container could be spared (job-1 has not given its early feedback)",
     )
@@ -83,11 +83,11 @@ def test_what_containers_are_for_is_not_told_where_yarn_does_not_say_it() -> Non
 TRIO = ("eps.workers=1", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x1")
 
 
-def test_container_that_holds_several_is_taken_for_several() -> None:
+def test_a_large_container_is_taken_for_several() -> None:
     job = larger(running(1, {"n1:1": 1, "n2:1": 4}))
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
-    assert plan.takes == (container(1, 6),), "it holds all three"
-    # One that holds two, and what is free beside it.
+    assert plan.takes == (container(1, 6),), "it has all three"
+    # A container that holds two, and the free space beside it.
     job = larger(running(1, {"n1:1": 1, "n2:1": 4}), 2)
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
     assert plan.takes == (container(1, 5), container(1, 6))
@@ -96,7 +96,7 @@ def test_container_that_holds_several_is_taken_for_several() -> None:
     assert plan.takes == (container(1, 6),)
 
 
-def test_memory_that_is_missing_where_cores_are_free_is_made_room_for() -> None:
+def test_a_plan_frees_memory_if_only_memory_is_missing() -> None:
     job = running(1, {"n1:1": 1, "n2:1": 2})
     held = (dataclasses.replace(c, size=Resources(1, 3072)) if not c.is_master else c for c in job.containers)
     job = dataclasses.replace(job, containers=tuple(held))
@@ -104,26 +104,26 @@ def test_memory_that_is_missing_where_cores_are_free_is_made_room_for() -> None:
     assert plan.takes == (container(1, 4),)
 
 
-def test_fewer_large_containers_than_are_missing_do() -> None:
+def test_fewer_large_containers_suffice() -> None:
     job = larger(running(1, {"n1:1": 1, "n2:1": 2}))
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
-    assert plan.takes == (container(1, 4),), "there is no other to spare"
+    assert plan.takes == (container(1, 4),), "no other container can be spared"
 
 
-def test_what_turns_out_not_to_be_needed_is_left() -> None:
+def test_containers_that_turn_out_unneeded_are_left() -> None:
     small, big = running(1, {"n1:1": 9}), larger(running(3, {"n2:1": 3}))
     plan = planned(snapshot(small, big, waiting(2, tags=TRIO)), (small, facts(small)), (big, facts(big)))
     assert plan.takes == (container(3, 4),), "the larger job was asked first, for one that does not help"
 
 
 def larger(job: Application, times: int = 3) -> Application:
-    """Return a job whose members have containers so many times as large."""
+    """Return a job whose members have containers this many times as large."""
     size = Resources(SIZE.vcores * times, SIZE.memory_mb * times)
     held = (c if c.is_master else dataclasses.replace(c, size=size) for c in job.containers)
     return dataclasses.replace(job, containers=tuple(held))
 
 
-def test_job_that_has_not_started_is_made_room_for_whatever_members_it_has() -> None:
+def test_a_plan_covers_a_job_that_has_not_started_even_if_it_has_members() -> None:
     job = running(1, {"n1:1": 3, "n2:1": 3})
     starts = dataclasses.replace(running(2, {"n2:1": 1}), asks=(Ask(False, 1, SIZE),))
     told = facts(starts, feedback=False, may_shrink=False)
@@ -132,14 +132,14 @@ def test_job_that_has_not_started_is_made_room_for_whatever_members_it_has() -> 
     assert not planned(snapshot(job, starts), (job, facts(job)), (starts, told)).takes
 
 
-def test_job_that_grows_makes_nobody_shrink() -> None:
+def test_a_growing_job_makes_no_other_shrink() -> None:
     grows = dataclasses.replace(running(2, {"n2:1": 1}), asks=(Ask(False, 1, SIZE),))
     job = running(1, {"n1:1": 3})
     assert not waits(grows)
     assert planned(snapshot(job, grows), (job, facts(job))) == Plan("life", 5000)
 
 
-def test_who_has_not_given_early_feedback_or_is_unknown_or_changes_gives_nothing() -> None:
+def test_jobs_without_early_feedback_or_status_or_in_a_change_give_nothing() -> None:
     young, unknown, changes = (running(k, {"n1:1": 3}) for k in (1, 2, 3))
     plan = planned(
         snapshot(young, unknown, changes, waiting(4)),
@@ -155,15 +155,15 @@ def test_last_worker_last_server_and_masters_stay() -> None:
     job = running(1, {"n1:1": 1, "n2:1": 2})
     plan = planned(snapshot(job, waiting(2, asks=(Ask(True, 1, Resources(3, 3072)),))), (job, facts(job)))
     assert plan.takes == ()
-    assert "infeasible" in plan.sentences[0]
+    assert "can spare too little" in plan.sentences[0]
     assert len(planned(snapshot(job, waiting(2)), (job, facts(job))).takes) == 1
 
 
-def test_what_is_marked_is_not_taken_twice_and_spared_when_nobody_waits() -> None:
+def test_marked_containers_are_not_taken_twice_and_spared_without_a_waiting_job() -> None:
     job = running(1, {"n1:1": 2, "n2:1": 2}, marked=(5,))
     assert planned(snapshot(job, waiting(2)), (job, facts(job))) == Plan("life", 5000)
     assert planned(snapshot(job), (job, facts(job))).spares == (container(1, 5),)
-    # Somebody else got it: the next plan takes another one.
+    # Another application got it: the next plan takes another container.
     gone = dataclasses.replace(job, containers=job.containers[:-1])
     assert planned(snapshot(gone, waiting(2)), (gone, facts(gone))).takes == (container(1, 4),)
 
@@ -179,7 +179,7 @@ def test_what_is_marked_is_not_taken_twice_and_spared_when_nobody_waits() -> Non
         ),
     ],
 )
-def test_limit_that_yarn_tells_of_is_told_and_nobody_shrinks(diagnostics: str, told: str) -> None:
+def test_a_limit_of_yarn_is_reported_and_no_job_shrinks(diagnostics: str, told: str) -> None:
     job = running(1, {"n1:1": 4})
     plan = planned(snapshot(job, waiting(2, diagnostics=diagnostics)), (job, facts(job)))
     assert plan.takes == ()
@@ -187,7 +187,7 @@ def test_limit_that_yarn_tells_of_is_told_and_nobody_shrinks(diagnostics: str, t
     assert "would not help" in plan.sentences[0]
 
 
-def test_label_that_no_node_has_is_told() -> None:
+def test_a_label_that_no_node_has_is_reported() -> None:
     job = running(1, {"n1:1": 4})
     plan = planned(snapshot(job, waiting(2, asks=(Ask(True, 1, SIZE, "gpu"),))), (job, facts(job)))
     assert plan.takes == ()
@@ -214,10 +214,8 @@ def test_only_containers_on_nodes_with_the_label_make_room() -> None:
          "on nodes labelled 'transient', which it does not ask for"),
     ],
 )  # fmt: skip
-def test_what_is_wanted_and_could_be_spared_is_told_where_it_is_too_little(
-    label: str, counts_cores: bool, told: str
-) -> None:
-    # A server and two workers at n1, four workers at n2: one of each role stays, elsewhere where there is one.
+def test_a_plan_that_cannot_free_enough_reports_both_amounts(label: str, counts_cores: bool, told: str) -> None:
+    # A server and two workers at n1, four workers at n2: one of each role stays, preferably elsewhere.
     job = running(1, {"n1:1": 3, "n2:1": 4})
     asked = waiting(2, asks=(Ask(True, 1, Resources(5, 5120), label),))
     found = snapshot(job, asked, labels={"n2:1": "transient"}, free={"n1:1": SIZE}, counts_cores=counts_cores)
@@ -225,7 +223,7 @@ def test_what_is_wanted_and_could_be_spared_is_told_where_it_is_too_little(
     assert plan.takes == () and plan.sentences[0].endswith(f"can spare too little{told}"), plan.sentences
 
 
-def test_where_nobody_can_spare_anything_that_is_told() -> None:
+def test_a_plan_without_donors_is_reported() -> None:
     job = running(1, {"n1:1": 2})
     plan = planned(snapshot(job, waiting(2)), (job, facts(job)))
     assert plan.sentences[0].endswith(
@@ -233,19 +231,19 @@ def test_where_nobody_can_spare_anything_that_is_told() -> None:
     )
 
 
-def test_user_who_has_all_that_one_may_have_is_told() -> None:
+def test_a_user_at_the_limit_is_reported() -> None:
     job = running(1, {"n1:1": 4}, user="bob")
     full = User("eps", "ada", "", Resources(4, 4096), Resources(4, 4096))
     for free in ({}, {"n2:1": Resources(4, 4096)}):
         plan = planned(snapshot(job, waiting(2), users=(full,), free=free), (job, facts(job)))
         assert plan.takes == ()
         assert "user ada has 4 vcores and 4096 MiB of the 4 vcores and 4096 MiB" in plan.sentences[0]
-    # Where the same user's job gives, there is room under the limit.
+    # If a job of the same user gives, the user stays below the limit.
     own = running(1, {"n1:1": 4})
     assert len(planned(snapshot(own, waiting(2), users=(full,)), (own, facts(own))).takes) == 1
 
 
-def test_full_queue_is_a_lack_of_room_that_only_its_own_jobs_can_mend() -> None:
+def test_only_its_own_jobs_can_free_a_full_queue() -> None:
     room = {"n2:1": Resources(4, 4096)}
     full = Queue("eps", "", Resources(4, 4096), Resources(4, 4096), True)
     own, other = running(1, {"n1:1": 4}), running(3, {"n2:1": 8}, queue="other")
@@ -255,7 +253,7 @@ def test_full_queue_is_a_lack_of_room_that_only_its_own_jobs_can_mend() -> None:
     assert plan.takes == (container(1, 5),)
     plan = planned(snapshot(other, waiting(2), free=room, queues=(full,)), (other, facts(other)))
     assert plan.takes == ()
-    assert "infeasible" in plan.sentences[0]
+    assert "can spare too little" in plan.sentences[0]
 
 
 def test_nothing_is_taken_from_a_queue_from_which_yarn_itself_preempts() -> None:
@@ -269,12 +267,12 @@ def test_nothing_is_taken_from_a_queue_from_which_yarn_itself_preempts() -> None
     assert plan.takes == () and len(plan.sentences) == 2
 
 
-def test_where_there_is_room_nobody_gives() -> None:
+def test_no_job_gives_while_there_is_free_space() -> None:
     job = running(1, {"n1:1": 4})
     plan = planned(snapshot(job, waiting(2), free={"n2:1": SIZE}), (job, facts(job)))
     assert plan.takes == ()
     assert "there is room, YARN has not granted it yet" in plan.sentences[0]
-    # The next in the queue does not count on the same room.
+    # The next one in the queue does not count the same space.
     both = snapshot(job, waiting(2), waiting(3), free={"n2:1": SIZE})
     assert len(planned(both, (job, facts(job))).takes) == 1
 

@@ -1,4 +1,4 @@
-"""The plugin is built by Maven against each line of Hadoop that is supported, passes its own tests, and is small."""
+"""Maven builds the plugin against each supported line of Hadoop; it passes its own tests, and is small."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import lacks
 
 PLUGIN = Path(__file__).resolve().parents[2] / "hscheduler" / "yarn-plugin"
 SOURCES = sorted((PLUGIN / "src/main/java/hscheduler/yarn").iterdir())
-#: The tests' ResourceManager, a 3.5.0, loads it too: tests/yarn/test_plugin.py.
+#: The test cluster's ResourceManager, a 3.5.0, loads the plugin, too: tests/yarn/test_plugin.py.
 LINES = ("3.3.6", "3.4.1", "3.5.0")
 ALWAYS = "3.3.6"
 MOST_LINES = 300
@@ -48,7 +48,7 @@ def maven(folder: Path, version: str, *words: str) -> None:
 
 
 def lines(always: str) -> list[Any]:
-    """Return the lines of Hadoop, all but one of which only the tier ``all`` plays."""
+    """Return the lines of Hadoop; all but one run only in the tier ``all``."""
     return [line if line == always else pytest.param(line, marks=pytest.mark.tier("all")) for line in LINES]
 
 

@@ -1,4 +1,4 @@
-"""The texts between the plugin in a ResourceManager and H-scheduler: what is written is read, all else refused."""
+"""The text format between the plugin in a ResourceManager and H-scheduler: round trips, and refusal of other text."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ SNAPSHOT = snapshot(
 PLAN = Plan("life", 12, ("container_1", "container_2"), ("container_3",), ("because", ODD))
 
 
-def test_what_is_written_is_read() -> None:
+def test_snapshots_and_plans_survive_a_round_trip() -> None:
     assert parse_snapshot(snapshot_text(SNAPSHOT)) == SNAPSHOT
     assert parse_plan(plan_text(PLAN)) == PLAN
     assert parse_plan(plan_text(Plan("", 0))) == Plan("", 0)
 
 
-def test_what_belongs_to_an_application_comes_anywhere_behind_it() -> None:
-    """The plugin reads what is waited for last of all: see its ``describe``."""
+def test_lines_of_an_application_may_follow_it_anywhere() -> None:
+    """The plugin writes pending requests last: see its ``describe``."""
     first, *lines, end = snapshot_text(SNAPSHOT).splitlines(keepends=True)
     order = [b"app", b"container", b"node", b"queue", b"user", b"ask"]
     lines.sort(key=lambda line: order.index(line.partition(b"\t")[0]))
     assert parse_snapshot(b"".join([first, *lines, end])) == SNAPSHOT
 
 
-def test_text_is_as_the_plugin_knows_it() -> None:
+def test_a_plan_has_the_plugins_format() -> None:
     assert plan_text(Plan("life", 12, ("c_1",), (), ("a b",))) == (
         b"hscheduler-plan\t3\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b\nend\n"
     )
 
 
-def test_what_is_cut_off_counts_nowhere() -> None:
+def test_truncated_snapshots_are_refused() -> None:
     text = snapshot_text(SNAPSHOT)
     for end in range(len(text)):
         with pytest.raises(WireError):
@@ -66,7 +66,7 @@ TEXT = snapshot_text(SNAPSHOT)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_what_is_damaged_is_read_or_refused_with_a_sentence(damage: list[tuple[int, int]]) -> None:
+def test_damaged_snapshots_are_read_or_refused_with_a_sentence(damage: list[tuple[int, int]]) -> None:
     damaged = bytearray(TEXT)
     for at, byte in damage:
         damaged[at] = byte
@@ -91,12 +91,12 @@ def test_what_is_damaged_is_read_or_refused_with_a_sentence(damage: list[tuple[i
         b"hscheduler-yarn\t3\tlife\t1\ttrue\n" + 2 * b"app\ta\tn\tRUNNING\tq\tu\t0\t0\t\th\t1\t\n" + b"end\n",
     ],
 )
-def test_what_is_no_snapshot_is_refused(text: bytes) -> None:
+def test_text_that_is_no_snapshot_is_refused(text: bytes) -> None:
     with pytest.raises(WireError):
         parse_snapshot(text)
 
 
-def test_proofs_depend_on_all_that_they_are_of() -> None:
+def test_a_proof_depends_on_every_part() -> None:
     request = proof_of_request(b"secret", digest_of(b"body"))
     others = {proof_of_request(b"other", digest_of(b"body")), proof_of_request(b"secret", digest_of(b"bodx"))}
     assert request not in others

@@ -1,4 +1,4 @@
-"""A cluster that does what H-scheduler says, in any order and with faults; and watches the rules."""
+"""A cluster that carries out H-scheduler's orders in any order and with faults, and checks the rules."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Toy:
     #: Chance that a job answers a growth or a shrink with a failure.
     faults: float = 0.0
     random: Random = field(default_factory=lambda: Random(0))
-    #: Whether jobs may be shrunk before their early feedback: the ``priority`` policy draws lots among all.
+    #: Whether jobs may be shrunk before their early feedback: the ``priority`` policy draws from all jobs.
     lots: bool = False
     answers: list[e.Event] = field(default_factory=list)
-    #: Everything that was ever commanded.
+    #: All commands so far.
     commands: list[e.Command] = field(default_factory=list)
     over: dict[str, Phase] = field(default_factory=dict)
-    #: Job -> container ids that its processes live in.
+    #: Job -> ids of the containers of its processes.
     living: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
@@ -68,7 +68,7 @@ class Toy:
         return self.scheduler.jobs[job_id]
 
     def send(self, event: e.Event) -> list[e.Command]:
-        """Give the scheduler an event; obey, and watch the rules."""
+        """Give the scheduler an event; carry out its commands, and check the rules."""
         commands = self.scheduler.step(event)
         self.commands += commands
         for command in commands:
@@ -83,33 +83,33 @@ class Toy:
             self.send(e.JobSubmitted(asked))
 
     def settle(self) -> None:
-        """Give all answers, the oldest first, until there is none."""
+        """Give all answers, the oldest first, until none is left."""
         while self.answers:
             self.send(self.answers.pop(0))
 
     def answer_one(self) -> None:
-        """Give one answer, by lot; those of one job keep their order."""
+        """Give a random answer; those of one job keep their order."""
         chosen = self.random.choice(self.answers)
         first = next(a for a in self.answers if a.job_id == chosen.job_id)  # type: ignore[union-attr]
         self.answers.remove(first)
         self.send(first)
 
     def feed(self, job_id: str, value: float) -> None:
-        """Let a job give its early feedback."""
+        """Give a job's early feedback."""
         self.send(e.FeedbackGiven(job_id, value))
         self.settle()
 
     def iterate(self, job_id: str, seconds: float, times: int = 10) -> None:
-        """Let a job complete iterations."""
+        """Complete iterations of a job."""
         self.iterate_now(job_id, seconds, times)
         self.settle()
 
     def iterate_now(self, job_id: str, seconds: float, times: int) -> None:
-        """Let a job complete iterations while answers wait."""
+        """Complete iterations of a job while answers wait."""
         self.send(e.Iterated(job_id, self.job(job_id).iteration + times, (seconds,) * times))
 
     def finish(self, job_id: str) -> None:
-        """Let a job end."""
+        """End a job."""
         self.living.pop(job_id, None)
         self.send(e.JobEnded(job_id, Phase.FINISHED))
         self.settle()
@@ -147,14 +147,14 @@ class Toy:
 
     def _may_be_shrunk(self, command: e.ShrinkJob) -> None:
         job = self.job(command.job_id)
-        # Of a kind of which all were lost with a node there may be none left.
+        # All members of a role may have been lost with a node.
         for role in {self.scheduler.ledger.container(name).role for name in command.containers}:
             assert job.count(role) >= 1, f"{command.job_id} is left with {job.size}"
         assert job.phase.runs, f"{command.job_id} is shrunk while it is {job.phase}"
         assert job.feedback is not None or self.lots, f"{command.job_id} is shrunk before its early feedback"
 
     def check(self) -> None:
-        """No node holds more than it has, and the books agree."""
+        """Check that no node is oversubscribed, and that the ledger is consistent."""
         ledger = self.scheduler.ledger
         ledger.check()
         for job_id, job in self.scheduler.jobs.items():

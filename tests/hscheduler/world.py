@@ -1,4 +1,4 @@
-"""Jobs that are records in memory and outlive their schedulers, as real ones do; they know an order by its number."""
+"""Jobs in memory that outlive their schedulers, as real jobs do; they identify an order by its number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEEDBACK_AT = 10
 
 
 class Died(BaseException):
-    """The scheduler's process is gone."""
+    """Stands for the end of the scheduler's process."""
 
 
 @dataclass
@@ -31,26 +31,26 @@ class WorldJob:
 
 
 class World:
-    """The jobs that there are, whoever their scheduler is."""
+    """The existing jobs, of any scheduler."""
 
     def __init__(self, dies_at: int) -> None:
         self.jobs: dict[str, WorldJob] = {}
         self.watchers: dict[str, FakeLive] = {}
         self.moments = 0
         self.deaths = 0
-        #: What is said while jobs iterate.
+        #: Events while jobs iterate.
         self.told: list[tuple[Callable[[e.Event], None], e.Event]] | None = None
         self._dies_at = dies_at
 
     def moment(self) -> None:
-        """A moment at which the process may be killed."""
+        """Mark a moment at which the process may be killed."""
         self.moments += 1
         if self.moments == self._dies_at:
             self.deaths += 1
             raise Died
 
     def tick(self) -> None:
-        """Let all jobs iterate, while their scheduler rests; it hears of it afterwards, in one order."""
+        """Let all jobs iterate while their scheduler is idle; it gets the events afterwards, in a fixed order."""
         self.told = []
         for job_id, job in self.jobs.items():
             watcher = self.watchers.get(job_id)
@@ -63,7 +63,7 @@ class World:
 
 
 class FakeLive:
-    """Stands in for a live job of one scheduler."""
+    """Fake of a live job of one scheduler."""
 
     def __init__(self, world: World, job_id: str, say: Callable[[e.Event], None]) -> None:
         self.report: dict[str, Any] | None = None
@@ -82,7 +82,7 @@ class FakeLive:
     def job(self) -> WorldJob:
         return self._world.jobs.setdefault(self._job_id, WorldJob())
 
-    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
         if has_started:
             self._take_up()
 
@@ -106,7 +106,7 @@ class FakeLive:
         job = self.job
         again = number in job.done
         if again:
-            assert job.done[number] == order, "a number is of one order"
+            assert job.done[number] == order, "a number identifies one order"
         job.done[number] = order
         match order:
             case e.StartJob(_, containers):
@@ -122,7 +122,9 @@ class FakeLive:
                 self._world.moment()
                 self._say(e.GrowthDone(self._job_id))
             case e.ShrinkJob(_, containers):
-                assert again or job.containers >= set(containers), "what a job is to release it has"
+                assert again or job.containers >= set(containers), (
+                    "a job holds the containers that it is ordered to release"
+                )
                 job.containers -= set(containers)
                 self._world.moment()
                 self._say(e.ContainersGone(self._job_id, containers))

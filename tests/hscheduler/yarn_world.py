@@ -20,7 +20,7 @@ def container(number: int, k: int) -> str:
 def running(
     number: int, places: dict[str, int], *, marked: tuple[int, ...] = (), queue: str = "eps", user: str = "ada"
 ) -> Application:
-    """Return a job with its master on n1 and so many members on each node, of which the first is the oldest."""
+    """Return a job with its master on n1 and this many members on each node; the first one is the oldest."""
     held = [Held(container(number, 1), "n1:1", MASTER, True, 100_000)]
     k = 2
     for node, count in places.items():
@@ -41,7 +41,7 @@ def waiting(number: int, **changes: object) -> Application:
 
 
 def facts(job: Application, servers: int = 1, *, feedback: bool = True, may_shrink: bool = True) -> Facts:
-    """Say that the oldest members are servers, and the others workers."""
+    """Return facts: the oldest members are servers, the others workers."""
     members = [held.container_id for held in job.containers if not held.is_master]
     roles = {name: Role.SERVER if k < servers else Role.WORKER for k, name in enumerate(members)}
     return Facts(feedback, roles, may_shrink)
@@ -55,18 +55,18 @@ def snapshot(
     users: tuple[User, ...] = (),
     counts_cores: bool = True,
 ) -> Snapshot:
-    """Return a YARN of the nodes n1 and n2, of which nothing is free."""
+    """Return a YARN with the nodes n1 and n2, without free space."""
     nodes = {"n1:1": Resources(0, 0), "n2:1": Resources(0, 0)} | (free or {})
     labels = labels or {}
     found = tuple(Node(node, labels.get(node, ""), size) for node, size in nodes.items())
     return Snapshot("life", 5000, counts_cores, found, applications, queues, users)
 
 
-# ---- as the plugin writes and reads
+# ---- the plugin's format
 
 
 def snapshot_text(found: Snapshot) -> bytes:
-    """Return what the plugin would say."""
+    """Return a snapshot as the plugin writes it."""
     lines: list[list[object]] = [
         ["hscheduler-yarn", 3, found.instance, found.taken_ms, found.counts_cores],
         *(["node", n.node, n.partition, *_pair(n.free)] for n in found.nodes),
@@ -89,7 +89,7 @@ def snapshot_text(found: Snapshot) -> bytes:
 
 
 def parse_plan(text: bytes) -> Plan:
-    """Return the plan that a text says."""
+    """Return the plan in a text."""
     first, *lines, last, rest = text.decode().split("\n")
     assert (first, last, rest) == ("hscheduler-plan\t3", "end", "")
     found: dict[str, list[str]] = {"at": [], "take": [], "spare": [], "say": []}

@@ -1,4 +1,4 @@
-"""Real processes on this host: a home of its own for each test, and nothing left behind."""
+"""Real processes on this host: each test has its own EPS_HOME, and may leave no process behind."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 import eps
 from eps.system.waits import wait_for
 
-#: Returns the report of a job to which nothing happens, by its settings.
+#: Returns the report of an undisturbed job with these settings.
 RunUndisturbed = Callable[..., dict[str, Any]]
 
-#: A process that was sent SIGKILL is gone after this long, also on a busy machine.
+#: Timeout for the exit of a process after SIGKILL, on a busy machine.
 GONE_TIMEOUT_S = 20.0
 
 
 def asked_phases(report: Mapping[str, Any]) -> list[str]:
-    """Return how the changes ended that somebody asked for.
+    """Return the final phases of the changes that users requested.
 
-    The job's own are not among them: where there is time between two changes, partitions that moved get followers.
+    The job's own changes are left out: in the time between two changes, partitions that moved get followers.
     """
     return [change["phase"] for change in report["changes"] if change["asked_by"] == "user"]
 
@@ -45,7 +45,7 @@ def processes_with(text: str) -> list[int]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a fresh ``EPS_HOME``; afterwards no process of its jobs and no shared memory may be left."""
+    """Return a fresh ``EPS_HOME``; at the end no process of its jobs and no shared memory may be left."""
     directory = tmp_path / "home"
     monkeypatch.setenv("EPS_HOME", str(directory))
     segments = set(os.listdir("/dev/shm"))
@@ -58,7 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def run_undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunUndisturbed:
-    """Give a function that trains a job in a home of its own, once for all tests that compare theirs with it."""
+    """Return a function that trains a job in a home of its own, once for all tests that compare with it."""
     reports: dict[str, dict[str, Any]] = {}
 
     def run(**settings: Any) -> dict[str, Any]:

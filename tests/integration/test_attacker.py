@@ -1,4 +1,4 @@
-"""``tools/attack.py``: a process of another user against a job and its scheduler, and that the script would notice."""
+"""``tools/attack.py``: a process of another user attacks a job and its scheduler; and the script notices a breach."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tools.victims import Facts, judge_report, scan
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "attack.py"
 TIMEOUT_S = 600.0
 WORK = "eps-attack-"
-#: The least that a run tries, on a machine that is busy as well.
+#: The least number of attempts of a run, on a busy machine.
 FEWEST_KINDS, FEWEST_ATTEMPTS = 10, 20
 LEDGER = {"lost": 0, "applied_twice": 0, "applied": 12, "expected": 12}
 
 
 @pytest.fixture
 def attack() -> Iterator[list[str]]:
-    """Give the command; afterwards no process and no file of it may be left."""
+    """Return the command; at the end no process and no file of it may be left."""
     before = folders()
-    # It starts a process of another user.
+    # The command starts a process of another user.
     require("root")
     probe = [sys.executable, "-c", "from tools.attack import isolate; isolate()"]
     if subprocess.run(probe, cwd=SCRIPT.parents[1], capture_output=True, timeout=TIMEOUT_S).returncode:
@@ -44,7 +44,7 @@ def folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob(f"{WORK}*"))
 
 
-def test_a_process_of_another_user_is_believed_by_nobody_and_stops_nothing(attack: list[str]) -> None:
+def test_a_process_of_another_user_is_refused_and_stops_nothing(attack: list[str]) -> None:
     run = subprocess.run([*attack, "--seconds", "15", "--json"], capture_output=True, timeout=TIMEOUT_S)
     found = json.loads(run.stdout)
     assert (found["believed"], found["stopped"]) == ([], [])
@@ -67,7 +67,7 @@ def test_an_attack_that_is_interrupted_leaves_nothing(attack: list[str]) -> None
     assert process.returncode == 130
 
 
-def test_who_is_not_root_is_told_so() -> None:
+def test_users_other_than_root_are_refused() -> None:
     code = f"import os, runpy; os.geteuid = lambda: 1000; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert run.returncode == 2 and "root" in run.stderr and not run.stdout
@@ -80,7 +80,7 @@ def found_of(**changes: Any) -> Facts:
     return facts
 
 
-def test_the_verdict_follows_from_what_became_of_the_job(tmp_path: Path) -> None:
+def test_the_verdict_follows_from_the_end_of_the_job(tmp_path: Path) -> None:
     assert found_of().holds
     assert found_of(state="failed").stopped
     assert found_of(model_sha256="b" * 64).other_models == 1
@@ -91,7 +91,7 @@ def test_the_verdict_follows_from_what_became_of_the_job(tmp_path: Path) -> None
         assert not facts.holds
 
 
-def test_a_lie_is_found_wherever_it_was_believed(tmp_path: Path) -> None:
+def test_an_accepted_forgery_is_found(tmp_path: Path) -> None:
     facts = Facts()
     facts.hear("a client", {"name": "victim", "state": "running"})
     (tmp_path / "honest.log").write_text("all is well\n")

@@ -1,4 +1,4 @@
-"""``python -m tools.chaos``: jobs that are hit from a seed end as they must, and one that does not is told."""
+"""``python -m tools.chaos``: jobs with random faults end as they must; a job that does not is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def job_file(folder: Path) -> Path:
     return path
 
 
-def test_jobs_that_are_hit_end_with_the_undisturbed_model(
+def test_jobs_with_faults_end_with_the_undisturbed_model(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "chaos.json"
@@ -51,17 +51,17 @@ def test_jobs_that_are_hit_end_with_the_undisturbed_model(
     assert all((job["lost"], job["applied_twice"], job["hung"]) == (0, 0, False) for job in record["jobs"])
     assert all(job["model_sha256"] == job["undisturbed_sha256"] != "" for job in record["jobs"])
     assert "0 updates lost, 0 applied twice, 0 hung" in shown.splitlines()[-1]
-    # Everybody may read what was asked for, and the command does it again.
+    # The requested report is readable, and a repeated command writes it again.
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
     words = [*COMMAND.split(), str(job_file(tmp_path)), "--seed", "11", "--events", "12"]
     assert shlex.split(record["command"])[: len(words)] == words
     assert "--per-job 6" in record["command"]
     assert "seed" in shown.splitlines()[0] and f"{record['summary']['events']}/12" in shown
-    # What did as it must leaves nothing.
+    # A successful run leaves no files.
     assert list(jobs_dir().glob("chaos-*")) == []
 
 
-def test_a_job_that_ends_with_another_model_is_told_with_the_command_that_repeats_it(home: Path) -> None:
+def test_another_model_is_reported_with_the_command_that_repeats_it(home: Path) -> None:
     chaos = Chaos(ChaosRequest(RunRequest.from_values(JOB), seed=5, events=2, job_file="job.toml"))
     chaos._undisturbed["adam"] = Undisturbed("cd" * 32, 1.0)
     verdicts = list(chaos.run())
@@ -83,9 +83,7 @@ def test_an_interrupt_ends_the_job_and_leaves_nothing(home: Path, tmp_path: Path
     assert list(jobs_dir().glob("*-*")) == []
 
 
-def test_a_job_of_which_all_was_killed_is_resumed_and_ends_with_the_undisturbed_model(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_job_killed_as_a_whole_is_resumed_and_ends_with_the_undisturbed_model(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
     words = ["--seed", "4", "--events", "2", "--kinds", "resume", "--json", str(out)]
     assert main([str(job_file(tmp_path)), *words]) == 0
@@ -94,13 +92,11 @@ def test_a_job_of_which_all_was_killed_is_resumed_and_ends_with_the_undisturbed_
 
 
 @pytest.mark.parametrize("kind", ["partition", "delay"])
-def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
-    home: Path, tmp_path: Path, kind: str
-) -> None:
+def test_unreachable_members_and_late_packets_change_no_bit(home: Path, tmp_path: Path, kind: str) -> None:
     require("root")
     if not shutil.which("ip"):
         lacks("root", "there is no ip to make network namespaces with (apt install iproute2)")
-    # Of this process, the namespace would stay.
+    # In this process the namespace would remain.
     out = tmp_path / "chaos.json"
     command = [sys.executable, "-m", "tools.chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
     done = subprocess.run(
@@ -118,7 +114,7 @@ def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
 
 
 @pytest.mark.parametrize("words", [["--events", "0"], ["--per-job", "-1"], ["--json", "nowhere/x.json"]])
-def test_what_cannot_be_played_is_refused_before_anything_is_started(
+def test_impossible_faults_are_refused_before_anything_starts(
     home: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(job_file(tmp_path)), *words]) == 2

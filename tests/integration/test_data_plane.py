@@ -1,4 +1,4 @@
-"""The data plane changes nothing but speed: jobs over every transport and with every option, while they resize."""
+"""The data plane affects only speed: jobs over every transport and with every option, while they resize."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scipy.sparse
 
 from tests.integration.test_exactness import run
 
-#: Partitions and splits change their holders in both directions, some of them at the same clock.
+#: Partitions and splits move in both directions, some of them at the same clock.
 CHANGES = (
     "6:add-servers=1",
     "12:add-workers=1",
@@ -23,7 +23,7 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def sparse_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Write rows whose features lie in one of four ranges of keys, so that splits and partitions need not touch."""
+    """Write rows whose features lie in one of four key ranges, so that some splits do not touch some partitions."""
     folder = tmp_path_factory.mktemp("sparse")
     rng = np.random.default_rng(5)
     rows, features, nonzeros = 1200, 60_000, 8
@@ -46,7 +46,7 @@ def elastic(name: str, settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     return run(name, workers=2, servers=2, at=list(CHANGES), **settings, **more)
 
 
-def test_every_way_and_every_saving_gives_the_same_bits_while_the_job_resizes(
+def test_every_transport_and_option_gives_the_same_bits_while_the_job_resizes(
     home: Path, sparse_data: dict[str, Any]
 ) -> None:
     plain = run("plain", workers=1, servers=1, **sparse_data)
@@ -83,7 +83,7 @@ def test_skipping_what_is_unchanged_is_exact_with_rules_that_change_untouched_ke
     ],
     ids=["plain sums", "float16", "ssp", "asp"],
 )
-def test_without_promised_bits_nothing_is_lost_and_the_loss_is_near(
+def test_without_exact_bits_nothing_is_lost_and_the_loss_is_near(
     home: Path, sparse_data: dict[str, Any], more: dict[str, Any]
 ) -> None:
     settings = {**sparse_data, "learning_rate": 0.5}

@@ -1,4 +1,4 @@
-"""A job whose Docker engine goes away and stays away: its processes are real, the engine and its containers are not."""
+"""A job whose Docker engine disappears for good: its processes are real, the engine and its containers are not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.fakes.docker_engine import FakeDockerEngine
 
 TIMEOUT_S = 60.0
 
-#: The SDK leaves sockets open that it could not connect.
+#: The SDK does not close sockets whose connection failed.
 pytestmark = pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")
 
 
-def test_it_fails_in_time_says_what_to_do_and_can_be_resumed(
+def test_the_job_fails_in_time_says_what_to_do_and_can_be_resumed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeDockerEngine(tmp_path)

@@ -1,6 +1,6 @@
-"""Real containers of this host that are taken away after a warning, in time and too soon, and while no master is there.
+"""Real local containers that are evicted after a warning: with enough time, with too little, and without a master.
 
-:mod:`tools.chaos.evictor` takes them away: the job master hears of it from its resource manager, as on a cluster.
+:mod:`tools.chaos.evictor` takes them: the job master hears of it from its resource manager, as on a cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tools.chaos.evictor import REASON, announce
 from tools.chaos.master import chaos_master
 from tools.chaos.processes import master_pid
 
-#: Long enough for a drain, however busy the machine.
+#: Enough time for a drain on a busy machine.
 AMPLE_S = 120.0
 
 
@@ -45,17 +45,17 @@ def wait_for_outcome(job: eps.Job, outcome: str, number: int) -> None:
 
 @pytest.fixture
 def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
-    """Give the report of the job from which nothing is taken."""
+    """Return the report of the job without evictions."""
     return run_undisturbed(**JOB)
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> SlowModel:
-    """Give the job's model: there is time for all of it."""
+    """Return the job's model: its calls are slow enough for all of it."""
     return SlowModel(tmp_path, 0.01, like=Dnn)
 
 
-def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: dict[str, Any], slow: SlowModel) -> None:
+def test_evicted_containers_change_no_bit(home: Path, undisturbed: dict[str, Any], slow: SlowModel) -> None:
     with chaos_master(), eps.Job.start(name="evicted", **{**JOB, "model": slow.setting}) as job:
         wait_for_clock(job, 5)
         take_away(job, ["worker-1", "server-1"], AMPLE_S)
@@ -85,10 +85,10 @@ def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: d
     assert [len(report["membership"][-1][role]) for role in ("workers", "servers")] == [3, 3], "replaced"
 
 
-def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
+def test_the_scheduler_replaces_containers_taken_from_its_jobs(
     home: Path, undisturbed: dict[str, Any], slow: SlowModel
 ) -> None:
-    spec = JobSpec(**{**JOB, "model": slow.setting})
+    spec = JobSpec().with_settings(**{**JOB, "model": slow.setting})
     one = Resources(1, 1024)
     asked = JobRequest("t1", "s", 3, 3, one, one, one, most_workers=3, most_servers=3)
     with chaos_master(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:
@@ -97,7 +97,7 @@ def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
         job = eps.Job.find(submission.name)
         wait_for_clock(job, 5)
         take_away(job, ["worker-1", "server-1"], AMPLE_S)
-        # Every container of the cluster was its own: what it has again is in the place of those.
+        # The job had every container of the cluster, so the new ones replace those.
         wait_for(lambda: sizes(job) == (3, 3) and job.status()["evictions"]["drained"] == 2, TIMEOUT_S, "both again")
         take_away(job, ["worker-2"], 0.0)
         wait_for_outcome(job, "lost", 1)
@@ -114,7 +114,7 @@ def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
     assert sum("again, which the cluster took" in each and why in each for each in told) >= 2
     changes = [(change["operation"], change["asked_by"]) for change in report["changes"] if change["added"]]
     assert {operation for operation, _ in changes} == {"add-workers", "add-servers"}
-    assert {asked_by for _, asked_by in changes} == {"user"}, "the job itself replaces nobody"
+    assert {asked_by for _, asked_by in changes} == {"user"}, "the job itself replaces no member"
 
 
 def sizes(job: eps.Job) -> tuple[int, int]:

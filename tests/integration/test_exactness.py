@@ -1,4 +1,4 @@
-"""Under BSP the model depends on the data, the settings and the seed alone: whole jobs, real processes.
+"""Under BSP the model depends only on data, settings and seed: whole jobs, real processes.
 
 Source: EPS §3 (elasticity does not change what is trained); design section 5; reproducible.md.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import eps
+from benchmarks.ratings import Law
 from eps.master.export import test_metrics as metrics_on_test_data
 from eps.spec.model_file import read_model
 from tests.integration.conftest import asked_phases
@@ -32,7 +34,7 @@ TEN_CHANGES = (
 
 
 def run(name: str, **settings: Any) -> dict[str, Any]:
-    """Train a job and return its report, whose ledger must be clean."""
+    """Train a job and return its report, whose ledger must have no lost or repeated update."""
     report = eps.run(name=name, **settings)
     ledger = report["ledger"]
     assert report["state"] == "finished", report["reason"]
@@ -64,7 +66,7 @@ def a9a(shared_data: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("rule", "batch_size"),
-    # The size is the workers' business, the rule the servers': each of both with one of the other will do.
+    # Sizes concern workers, rules concern servers: it is enough to combine each of both with one of the other.
     [
         ({"optimizer": "sgd", "learning_rate": 0.5, "l2": 0.001}, "full"),
         ({"optimizer": "momentum", "learning_rate": 0.1, "l1": 0.0001}, "1000"),
@@ -101,6 +103,21 @@ def test_sparse_text_with_ten_changes_has_the_bits_of_one_worker_and_one_server(
     )  # fmt: skip
 
 
+def test_ratings_with_ten_changes_have_the_bits_of_one_worker_and_one_server(home: Path, tmp_path: Path) -> None:
+    pairs, ratings = Law(ratings=20_000).draw()
+    exported = str(tmp_path / "model.npz")
+    check_elastic(
+        {
+            "data": pairs, "labels": ratings, "test": 0.1, "model": "mf", "rank": 8, "iterations": 90, "l2": 1e-5,
+            "optimizer": "sgd", "learning_rate": 30.0, "batch_size": 4000, "export": exported,
+        }
+    )  # fmt: skip
+    model = eps.load(exported)
+    found = model.predict(pairs)
+    assert float(np.sqrt(np.mean((found - ratings) ** 2))) < 0.9 * float(np.std(ratings))
+    assert model.predict([(int(pairs[0, 0]), int(pairs[0, 1]))]).tolist() == found[:1].tolist()
+
+
 def test_partitions_do_not_change_the_bits(home: Path) -> None:
     settings = {"data": "sklearn:digits", "model": "softmax", "iterations": 20}
     few = run("few", partitions=3, **settings)
@@ -125,7 +142,7 @@ def test_model_sha256_is_that_of_the_exported_tensors(home: Path, tmp_path: Path
     assert digest.hexdigest() == report["model_sha256"]
 
 
-def test_training_goes_on_from_an_exported_model(home: Path, tmp_path: Path) -> None:
+def test_training_continues_from_an_exported_model(home: Path, tmp_path: Path) -> None:
     exported = tmp_path / "half.npz"
     settings = {"data": "sklearn:digits", "model": "softmax", "optimizer": "sgd", "learning_rate": 0.01}
     half = run("half", iterations=10, export=str(exported), **settings)
@@ -138,7 +155,7 @@ def test_training_goes_on_from_an_exported_model(home: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("consistency", "optimizer"), [("ssp:1", "sgd"), ("ssp:4", "adam"), ("asp", "sgd"), ("asp", "adam")]
 )
-def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
+def test_stale_jobs_lose_and_repeat_no_update_under_ten_changes(
     home: Path, shared_data: Path, consistency: str, optimizer: str
 ) -> None:
     rate = {"sgd": 0.5, "adam": 0.02}[optimizer]
@@ -148,7 +165,7 @@ def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
     assert report["metrics"]["test"]["accuracy"] >= 0.83
 
 
-def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated(home: Path) -> None:
+def test_the_history_of_training_does_not_depend_on_evaluations(home: Path) -> None:
     settings = {
         "data": "sklearn:digits",
         "model": "softmax",
@@ -162,12 +179,12 @@ def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated(
     )
     assert [entry["loss"] for entry in often] == [entry["loss"] for entry in seldom]
     assert [entry["clock"] for entry in seldom if "test_loss" in entry] == [0, 12]
-    # Before the first step every class is as likely as any.
+    # Before the first step all classes are equally likely.
     assert all(entry["test_loss"] != entry["loss"] for entry in often[1:])
 
 
 def test_a_job_computes_what_one_process_does_and_has_its_metrics(home: Path, tmp_path: Path) -> None:
-    """Which is how ``tests/server/test_accuracy.py`` trains."""
+    """``tests/server/test_accuracy.py`` trains in one process."""
     settings: dict[str, Any] = {"data": "sklearn:breast_cancer", "model": "logistic", "test": "0.2", "iterations": 20}
     report = run("job", workers=2, servers=2, export=str(tmp_path / "model.npz"), **settings)
     runtime, model = trained(tmp_path, **settings)

@@ -1,4 +1,4 @@
-"""Bad input and broken processes: a clear error, nothing hangs, nothing is left."""
+"""Bad input and crashed processes: a clear error, no hang, and no process is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_kill_of_the_supervisor_ends_every_process(home: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
-def test_job_goes_on_without_a_member_that_dies_and_says_so(home: Path, role: str) -> None:
+def test_job_continues_without_a_crashed_member_and_reports_it(home: Path, role: str) -> None:
     with eps.Job.start(name="crash", workers=2, servers=2, **ENDLESS) as job:
         wait_for_clock(job, 1)
         victim = next(member for member in job.status()["members"] if member["role"] == role)
@@ -54,24 +54,24 @@ def test_member_that_hangs_is_declared_lost_and_killed(home: Path, role: str) ->
 
 
 def lost_by(job: eps.Job) -> dict[str, Any]:
-    """Wait until a job has lost a member; return what it says of it."""
+    """Wait until a job has lost a member; return the job's status of it."""
     wait_for(lambda: bool(job.status()["losses"]), TIMEOUT_S, "the loss of a member")
     return dict(job.status()["losses"][0])
 
 
-def test_member_that_stood_still_for_less_than_the_deadline_goes_on(home: Path) -> None:
+def test_member_that_hung_for_less_than_the_deadline_continues(home: Path) -> None:
     with eps.Job.start(name="breath", workers=2, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         pid = job.status()["members"][0]["pid"]
         os.kill(pid, signal.SIGSTOP)
-        # The job's own clock says how long.
+        # The job's own clock measures the time.
         stopped_s = job.status()["elapsed_s"]
         wait_for(lambda: job.status()["elapsed_s"] > stopped_s + 1.0, TIMEOUT_S, "a second of the job")
         os.kill(pid, signal.SIGCONT)
         wait_for_clock(job, job.status()["clock"] + 5)
 
 
-def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home: Path) -> None:
+def test_a_hanging_supervisor_is_in_the_status_while_training_continues(home: Path) -> None:
     with eps.Job.start(name="deaf", workers=1, servers=1, member_timeout_s=1.0, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert job.status()["resources_error"] == ""
@@ -86,7 +86,7 @@ def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home
         assert job.status()["generation"] == 1
 
 
-def test_kill_ends_the_job_and_says_so(home: Path) -> None:
+def test_kill_ends_the_job_and_reports_it(home: Path) -> None:
     with eps.Job.start(name="killed", workers=2, servers=1, test=0.2, **ENDLESS) as job:
         wait_for(lambda: job.status()["metrics"], TIMEOUT_S, "the test data to be evaluated")
         job.kill()
@@ -96,20 +96,20 @@ def test_kill_ends_the_job_and_says_so(home: Path) -> None:
     assert measured["accuracy"] > 0 and job.status()["metrics"] == measured, "the last that was measured"
 
 
-def test_a_job_that_was_only_just_started_is_killed_in_order(home: Path) -> None:
-    """Neither its supervisor nor its master can be found yet: who kills it asks until one can."""
+def test_a_job_that_has_just_started_is_killed_cleanly(home: Path) -> None:
+    """Neither its supervisor nor its master can be found yet: the client retries until one can."""
     with eps.Job.start(name="young", workers=1, servers=1, **ENDLESS) as job:
         job.kill()
         ended = job.directory.ended()
-    assert ended is not None, "its supervisor was killed outright"
+    assert ended is not None, "its supervisor was killed with SIGKILL"
     assert job.status()["state"] == "killed"
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_garbage_on_every_socket_harms_nobody(home: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool) -> None:
+def test_garbage_on_every_socket_does_no_harm(home: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool) -> None:
     with eps.Job.start(name="noise", workers=2, servers=2, tls=tls, **ENDLESS) as job:
         wait_for_clock(job, 1)
-        # Paths of sockets are short.
+        # The paths of sockets have a maximal length.
         monkeypatch.chdir(job.directory.path)
         places: list[tuple[int, Any]] = [(socket.AF_UNIX, str(path)) for path in Path("sockets").glob("*")]
         if tls:
@@ -145,7 +145,7 @@ def test_divergence_stops_the_job_with_advice(home: Path, tmp_path: Path) -> Non
         eps.run(name="diverges", data=str(data), model="linear", optimizer="sgd", learning_rate=1e6, iterations=50)
 
 
-def test_divergence_goes_on_when_asked(home: Path, tmp_path: Path) -> None:
+def test_training_continues_after_divergence_on_request(home: Path, tmp_path: Path) -> None:
     data = write_data(tmp_path / "data.libsvm", 1e15)
     report = eps.run(
         name="diverges", data=str(data), model="linear", optimizer="sgd", learning_rate=1e6, iterations=20,
@@ -155,7 +155,7 @@ def test_divergence_goes_on_when_asked(home: Path, tmp_path: Path) -> None:
     assert report["ledger"]["lost"] == 0
 
 
-def test_model_that_raises_fails_the_job_with_its_words(home: Path, tmp_path: Path) -> None:
+def test_a_model_that_raises_fails_the_job_with_its_message(home: Path, tmp_path: Path) -> None:
     code = tmp_path / "broken.py"
     code.write_text(
         "from eps.ml.models.linear import Logistic\n\n\n"
@@ -188,7 +188,7 @@ def test_bad_settings_are_refused_before_anything_starts(
     assert processes_with(str(home)) == []
 
 
-def test_status_of_a_job_whose_processes_were_killed_says_how_far_it_came(home: Path) -> None:
+def test_status_of_a_killed_job_has_its_progress(home: Path) -> None:
     with eps.Job.start(name="late", workers=2, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         job.add_workers(1)

@@ -1,6 +1,6 @@
-"""HDFS goes into safe mode in the middle of a job whose data and checkpoints are there; HDFS is a fake.
+"""HDFS enters safe mode during a job with its data and checkpoints there; HDFS is a fake.
 
-``tests/yarn/test_safe_mode.py`` has it on a real HDFS, and on YARN.
+``tests/yarn/test_safe_mode.py`` tests it on a real HDFS, and on YARN.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SETTINGS: dict[str, Any] = {
     "iterations": 400, "workers": 2, "servers": 2, "splits": 4, "partitions": 4, "learning_rate": 0.05,
 }  # fmt: skip
 ROWS = "".join(f"{row % 3} 1:{row % 7} 2:{row % 5} 3:{row % 2}\n" for row in range(120))
-#: What a NameNode refuses in safe mode.
+#: Operations that a NameNode refuses in safe mode.
 REFUSED = ("MKDIRS", "CREATE", "APPEND", "RENAME", "DELETE", "SETPERMISSION", "SETTIMES")
 
 
-def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwards(
+def test_a_job_continues_in_safe_mode_reports_it_and_writes_checkpoints_again_afterwards(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")
@@ -59,7 +59,7 @@ def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwa
 
 
 def start_published(request: RunRequest, cache: RemotePath) -> eps.Job:
-    """Start a job whose workers read the prepared data from HDFS, as workers on other hosts do."""
+    """Start a job whose workers read the prepared data from HDFS, like workers on other hosts."""
     prepared = prepare_job(request)
     published = publish_dataset(prepared.dataset, cache)
     runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
@@ -70,7 +70,7 @@ def start_published(request: RunRequest, cache: RemotePath) -> eps.Job:
 def outlives_safe_mode(
     job: eps.Job, slow: SlowModel, enter: Callable[[], None], leave: Callable[[], None]
 ) -> dict[str, Any]:
-    """Let HDFS go into safe mode and leave it under a job; return the job's report, in which nothing is lost."""
+    """Put HDFS into safe mode and out of it during a job; return the job's report, with no lost update."""
     job.wait_until_trains(PATIENCE_S)
     wait_for(lambda: checkpoints(job)["complete"] >= 2, PATIENCE_S, "two checkpoints")
     enter()
@@ -79,7 +79,7 @@ def outlives_safe_mode(
         wait_for(lambda: checkpoints(job)["failed"] > failed, PATIENCE_S, "a checkpoint to fail")
         told = checkpoints(job)["error"]
         assert "the NameNode is in safe mode" in told and "hdfs dfsadmin -safemode leave" in told, told
-        # Nobody waits for it, and the size changes.
+        # No process waits for it, and the size changes.
         train_on(job)
         assert job.add_workers(1)["phase"] == "released"
         assert job.remove_workers(["worker-1"])["phase"] == "released"

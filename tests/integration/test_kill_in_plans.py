@@ -1,9 +1,9 @@
-"""A kill at every step of every kind of plan, real processes: the model has the bits of the undisturbed job.
+"""A kill at every step of every kind of plan, with real processes: the model has the undisturbed job's bits.
 
-The job master kills it itself when the plan enters the phase (:mod:`tools.chaos.trap`): the moment is exact.  Every
-trap must spring, and :data:`OUTCOMES` says what becomes of the plan.  One job goes through all operations, with the
-same victim in the same phase of each.  The tier ``all`` plays all, and each operation in a job of its own as well; the
-gate plays each phase once, with a victim that the run's seed draws.
+The job master kills the victim itself when the plan enters the phase (:mod:`tools.chaos.trap`), so the moment is exact.
+Every trap must spring, and :data:`OUTCOMES` has the outcome of each plan.  One job goes through all operations, with
+the same victim in the same phase of each.  The tier ``all`` plays all of them, and each operation in a job of its own
+as well; the gate plays each phase once, with a random victim, and the master in every phase of one job.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 
 import eps
+from eps.core.events import JobState
 from eps.core.reconfig import OPERATIONS, Operation, Phase
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 from tests.tiers import of_tier, sample, seed_of_run
 from tools.chaos.master import chaos_master
 from tools.chaos.trap import BYSTANDER, DONOR, MASTER, MASTER_LATE, MASTERS, RECEIVER, SPRUNG, VICTIMS
+from tools.chaos.trap import JOB as JOB_STATE
 
 
 def table(text: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -40,18 +42,20 @@ JOB: dict[str, Any] = {
 CHANGES = {operation: f"{operation}=1" for operation in OPERATIONS}
 PLAYED = (*OPERATIONS, Operation.FOLLOW)
 REMOVALS = (Operation.REMOVE_SERVERS, Operation.REMOVE_WORKERS)
-#: Clocks from one change to the next.  A change holds some 25 clocks after it was asked for; a member that is killed
-#: then must not abort the next one, whose trap would not spring.
+#: Clocks from one change to the next.  A change takes some 25 clocks; a kill during it must not abort the next one,
+#: because then that one's trap would not spring.
 APART = 60
-#: What becomes of a plan in whose phase a process is killed.
+#: Outcome of a plan in whose phase a process is killed.
 #:
 #: - A master: the next one carries the plan out.
 #: - A member, once all is copied: the plan is carried out, and the member is replaced.
-#: - A member before that: the plan is aborted where it needs the member.  An addition and new followers need those who
-#:   give and get, and newcomers come so late that every death is noticed first.  ``either``: a removal may have begun
-#:   its last step before the death is noticed, and needs nothing more where a follower has all already.
+#: - A member before that: the plan is aborted if it needs the member.  An addition and new followers need donors and
+#:   receivers, and new members start so late that every crash is noticed first.  ``either``: a removal may have started
+#:   its last step before the crash is noticed, and needs nothing more if a follower has all already.
 OUTCOMES = table("""
     phase          victim       add-servers  add-workers  remove-servers  remove-workers  follow
+    queued         master       released     released     released        released        released
+    queued         master-late  released     released     released        released        released
     proposed       master       released     released     released        released        released
     proposed       master-late  released     released     released        released        released
     proposed       donor        aborted      aborted      either          either          aborted
@@ -82,7 +86,15 @@ OUTCOMES = table("""
     switched       donor        released     released     released        released        released
     switched       receiver     released     released     released        released        released
     switched       bystander    released     released     released        released        released
+    released       master       released     released     released        released        released
+    released       master-late  released     released     released        released        released
 """)
+#: A master can be killed where no member is at work yet, or any more, too.  Each of four plans has four of these.
+OF_MASTERS = tuple(
+    f"{OPERATIONS[2 * (number % 2) + turn]}:{phase}:{victim}"
+    for number, phase in enumerate((Phase.QUEUED, *PHASES, Phase.RELEASED))
+    for turn, victim in enumerate(MASTERS)
+) + tuple(f"{JOB_STATE}:{state}:{victim}" for state in (JobState.EXPORTING, JobState.FINISHED) for victim in MASTERS)
 #: A job may end before it asks for followers, so these have jobs of their own, in which a server is lost early.  The
 #: gate plays some of them.
 ALONE = tuple(
@@ -112,14 +124,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
-    """Give the report of the job when nothing happens to it."""
+    """Return the report of the undisturbed job."""
     return run_undisturbed(**JOB)
 
 
 def play(
     undisturbed: dict[str, Any], traps: list[str], at: list[str], kill: str = "", **more: Any
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Play a job with traps, all of which must spring; return what each killed in which plan, and the report."""
+    """Run a job with traps, all of which must spring; return what each one killed in which plan, and the report."""
     with chaos_master(",".join(traps)), eps.Job.start(name="trapped", at=at, **{**JOB, **more}) as job:
         if kill:
             wait_for_clock(job, 5)
@@ -136,19 +148,22 @@ def play(
 
 
 def judge(sprung: dict[str, dict[str, Any]], report: dict[str, Any], kill: str = "") -> None:
-    """Hold what became of the plans, the members and the masters against the table."""
+    """Compare plans, members and masters with the table."""
     outcomes = {change["plan_id"]: change["phase"] for change in report["changes"]}
     lost, masters = [kill] if kill else [], 0
     found = [loss["name"] for loss in report["losses"]]
     for trap, note in sprung.items():
         operation, phase, victim = trap.split(":")
+        if operation == JOB_STATE:
+            masters += 1
+            continue
         outcome = outcomes[note["plan"]]
         expected = OUTCOMES[phase, victim][operation]
         assert outcome == expected or expected == "either", (trap, outcome, report["changes"])
         masters += victim in MASTERS
-        # A newcomer whose plan is aborted never was a member.
+        # A new member whose plan is aborted has never been a member.
         newcomer = victim == RECEIVER and Operation(operation).adds and outcome == "aborted"
-        # One that leaves may have said so before it was killed: it is no member then, and no loss.
+        # A leaving member may have reported that before the kill: then it is no member and no loss.
         leaves = operation in REMOVALS and (phase, victim) == (Phase.SWITCHED, DONOR)
         no_loss = newcomer or (leaves and note["victim"] not in found)
         lost += [] if victim in MASTERS or no_loss else [note["victim"]]
@@ -165,9 +180,18 @@ def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
     judge(*play(undisturbed, traps, at))
 
 
+def test_a_master_that_is_killed_in_every_phase_of_plans_and_at_the_end_changes_no_bit(
+    home: Path, undisturbed: dict[str, Any]
+) -> None:
+    at = [f"{20 + APART * n}:{change}" for n, change in enumerate(CHANGES.values())]
+    sprung, report = play(undisturbed, list(OF_MASTERS), at)
+    judge(sprung, report)
+    assert [h["loss"] for h in report["history"]] == [h["loss"] for h in undisturbed["history"]]
+
+
 @pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])
 @pytest.mark.parametrize("moves", [Operation.ADD_SERVERS, Operation.REMOVE_SERVERS])
-def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
+def test_a_kill_before_moved_partitions_have_followers_costs_only_time(
     home: Path,
     undisturbed: dict[str, Any],
     moves: Operation,

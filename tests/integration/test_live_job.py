@@ -22,7 +22,7 @@ def containers(**roles: Role) -> tuple[Container, ...]:
     return tuple(Container(name, "a", role, Resources(1, 1024), "node") for name, role in roles.items())
 
 
-def test_a_growth_that_is_taken_back_leaves_the_job_as_it_was(home: Path) -> None:
+def test_a_growth_that_is_undone_leaves_the_job_as_it_was(home: Path) -> None:
     said: SimpleQueue[e.Event] = SimpleQueue()
     spec = JobSpec(data="sklearn:digits", model="softmax", iterations=150, stretch_s=0.002, workers=2, servers=1)
     job = LiveJob("a", Launch("a", spec), "loss", 10, said.put)
@@ -41,7 +41,7 @@ def test_a_growth_that_is_taken_back_leaves_the_job_as_it_was(home: Path) -> Non
     assert gone == {"c4", "c5"} and event.phase is Phase.FINISHED
     assert job.report is not None
     changes = [(change["operation"], change["phase"]) for change in job.report["changes"]]
-    # Each was aborted, or was too far and was removed again: which of the two is the machine's to say.
+    # Each growth was aborted, or had committed and was removed again, depending on the machine's speed.
     for role in ("workers", "servers"):
         added = [phase for operation, phase in changes if operation == f"add-{role}"]
         removed = [phase for operation, phase in changes if operation == f"remove-{role}"]

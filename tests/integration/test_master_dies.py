@@ -1,4 +1,4 @@
-"""The job master is killed, or hangs, at any moment: the next one takes over, and the model has the same bits."""
+"""The job master is killed or hangs at any moment: the next one takes over, and the model has the same bits."""
 
 from __future__ import annotations
 
@@ -15,50 +15,11 @@ from eps.errors import EpsError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
 from eps.system.waits import wait_for
-from tests.integration.conftest import asked_phases
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
 from tools.chaos.master import chaos_master
 from tools.chaos.trap import MASTERS, SPRUNG
 
 SETTINGS: dict[str, Any] = {"data": "sklearn:breast_cancer", "model": "logistic", "iterations": 120}
-CHANGES = (
-    "10:add-workers=1",
-    "22:add-servers=1",
-    "34:remove-workers=worker-1",
-    "46:remove-servers=server-1",
-    "58:add-servers=2",
-    "70:add-workers=2",
-    "82:remove-servers=1",
-    "94:remove-workers=1",
-)
-#: Where the master kills itself: each step of a plan, before and after it has said what the step wants said.
-TRAPS = (
-    "add-workers:queued:master",
-    "add-servers:queued:master-late",
-    "remove-workers:proposed:master",
-    "add-workers:proposed:master-late",
-    "remove-servers:prepared:master",
-    "add-servers:prepared:master-late",
-    "add-workers:lists-updated:master",
-    "remove-workers:lists-updated:master-late",
-    "remove-servers:copied:master",
-    "add-servers:copied:master-late",
-    "add-workers:committed:master",
-    "remove-servers:committed:master-late",
-    "add-servers:switched:master",
-    "remove-workers:switched:master-late",
-    "remove-workers:released:master",
-    "remove-servers:released:master-late",
-    "job:exporting:master",
-    "job:exporting:master-late",
-    "job:finished:master",
-    "job:finished:master-late",
-)
-
-
-def sprung(job: eps.Job) -> list[str]:
-    """Return the traps that have sprung."""
-    return sorted(os.listdir(job.directory.path / SPRUNG))
 
 
 def kill_master(directory: JobDir, number: signal.Signals) -> int:
@@ -79,25 +40,8 @@ def wait_for_next(job: eps.Job, generation: int) -> None:
     wait_for(there, TIMEOUT_S, f"a master after generation {generation}")
 
 
-def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path) -> None:
-    still = eps.run(name="still", workers=1, servers=1, **SETTINGS)
-    with (
-        chaos_master(",".join(TRAPS)),
-        eps.Job.start(name="mortal", workers=2, servers=2, at=list(CHANGES), **SETTINGS) as job,
-    ):
-        report = job.wait(TIMEOUT_S)
-        assert sprung(job) == sorted(TRAPS)
-    assert report["state"] == "finished", report["reason"]
-    assert report["generation"] == 1 + len(TRAPS)
-    assert report["model_sha256"] == still["model_sha256"]
-    assert [h["loss"] for h in report["history"]] == [h["loss"] for h in still["history"]]
-    assert report["ledger"]["lost"] == 0 and report["ledger"]["applied_twice"] == 0
-    assert report["ledger"]["applied"] == report["ledger"]["expected"]
-    assert asked_phases(report) == ["released"] * len(CHANGES), report["changes"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_job_goes_on_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
+def test_a_job_continues_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
     with eps.Job.start(name="goes-on", workers=2, servers=2, member_timeout_s=1.0, **ENDLESS) as job:
         for round_ in range(1, 3):
             wait_for_clock(job, 10 * round_)
@@ -123,7 +67,7 @@ def first(job: eps.Job, clocks: int) -> list[Any]:
     return found
 
 
-def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -> None:
+def test_a_damaged_log_of_the_master_ends_the_job_and_is_named(home: Path) -> None:
     with eps.Job.start(name="damaged", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 10)
         (log,) = job.directory.state.glob("log-*")
@@ -135,26 +79,26 @@ def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -
             job.wait(TIMEOUT_S)
         ended = find_job("damaged").ended()
     assert ended is not None and ended.state == "failed"
-    assert "cannot go on" in ended.reason and "log-00000000: offset 8" in ended.reason
+    assert "the job master failed" in ended.reason and "log-00000000: offset 8" in ended.reason
 
 
 @pytest.mark.parametrize("victim", MASTERS)
-def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_ends_it(home: Path, victim: str) -> None:
+def test_a_master_that_dies_after_the_last_clock_is_followed_by_one_that_ends_the_job(home: Path, victim: str) -> None:
     trap = f"job:finished:{victim}"
     with chaos_master(trap), eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
         report = job.wait(TIMEOUT_S)
-        assert sprung(job) == [trap]
+        assert os.listdir(job.directory.path / SPRUNG) == [trap]
     assert report["state"] == "finished" and report["model_sha256"], report["reason"]
     assert report["generation"] == 2
     ended = find_job("over").ended()
     assert ended is not None and ended.state == "finished"
 
 
-def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None:
+def test_failed_writes_are_shown_and_the_job_continues(home: Path) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert job.status()["storage_error"] == ""
-        # A file cannot take the place of a directory: as good as a full disk, also for root.
+        # A directory blocks the file, like a full disk, also for root.
         in_the_way(job.directory.status_json)
         wait_for(lambda: "status.json" in job.status()["storage_error"], TIMEOUT_S, "the error to be shown")
         wait_for_clock(job, job.status()["clock"] + 5)
@@ -169,7 +113,7 @@ def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None
 
 
 def in_the_way(path: Path) -> None:
-    """Put a directory where a file is written again and again."""
+    """Put a directory at the path of a file that is written repeatedly."""
     while not path.is_dir():
         path.unlink(missing_ok=True)
         with suppress(FileExistsError):

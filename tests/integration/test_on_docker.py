@@ -21,7 +21,7 @@ from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 from eps.system.waits import wait_for
-from hscheduler.live.on_yarn import placed
+from hscheduler.live.placement import placed
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
 from tests.conftest import lacks, require
@@ -53,7 +53,7 @@ def test_a_model_has_the_same_bits_in_containers(home: Path, engine: DockerEngin
     there = eps.run(**settings, name="there", on="docker", at=("10:add-workers=1", "30:remove-workers=1"))
     assert here["state"] == there["state"] == "finished"
     assert here["model_sha256"] == there["model_sha256"]
-    # The engine may still be about to forget them.
+    # The engine may remove them late.
     wait_for(lambda: not containers(engine, home / "jobs" / "there"), TIMEOUT_S, "the containers to end")
 
 
@@ -73,7 +73,7 @@ def test_containers_outlive_the_job_master_and_end_with_the_supervisor(home: Pat
         assert containers(engine, directory) == before
         os.kill(JobDir(directory).record().pid, signal.SIGKILL)
         wait_for(lambda: not containers(engine, directory), TIMEOUT_S, "the containers to end")
-    # What the job master kept stays, as of any job; it was a process of this host, and nobody was left to tidy up.
+    # The job master's files stay, because no process was left to remove them.
     assert {left.name for left in (directory / "containers").iterdir()} <= {"master"}
     shutil.rmtree(directory / "containers")
 
@@ -84,7 +84,7 @@ def test_a_container_that_is_killed_is_replaced(home: Path, engine: DockerEngine
         job.wait_until_trains(TIMEOUT_S)
         before = {each.labels["eps.container"]: each for each in engine.find(f"eps.job={directory}")}
         victim = next(each for each in before.values() if each.labels["eps.role"] == "worker")
-        # As docker kill does it.
+        # Like docker kill.
         engine.kill(victim.name, signal.SIGKILL)
         wait_for(lambda: set(containers(engine, directory)) - before.keys(), TIMEOUT_S, "another container")
         wait_for(lambda: "worker-3" in members(job) and len(members(job)) == 3, TIMEOUT_S, "another worker")
@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_no_container(home: Path, engine: DockerEngine) -> None:
     wait_for(lambda: not engine.find(f"eps.job={directory}"), TIMEOUT_S, "the containers to end")
 
 
-def test_a_sweep_has_its_trials_in_containers(home: Path, engine: DockerEngine) -> None:
+def test_the_trials_of_a_sweep_run_in_containers(home: Path, engine: DockerEngine) -> None:
     tables = {
         "cluster": {"nodes": 2, "vcores": 4, "memory": "16GiB", "container_memory": "512MiB"},
         "sweep": {"trials": 3, "algorithm": "random", "threshold": 1, "feedback_iteration": 5, "seed": 3},

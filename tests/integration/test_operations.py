@@ -32,7 +32,7 @@ def endless() -> Iterator[eps.Job]:
 
 @pytest.fixture
 def job(home: Path) -> Iterator[eps.Job]:
-    """Give such a job."""
+    """Return such a job."""
     with endless() as started:
         yield started
 
@@ -54,7 +54,7 @@ def ended(job: eps.Job, change: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def test_members_come_and_go_and_hold_equal_shares(job: eps.Job) -> None:
+def test_members_join_and_leave_and_hold_equal_shares(job: eps.Job) -> None:
     added = job.add_workers(2)
     assert (added["phase"], added["names"]) == ("released", ["worker-3", "worker-4"])
     assert job.add_servers(1)["names"] == ["server-3"]
@@ -65,13 +65,13 @@ def test_members_come_and_go_and_hold_equal_shares(job: eps.Job) -> None:
     assert names(job, "server") == ["server-1", "server-2"]
     held = {member["name"]: len(member["holds"]) for member in status["members"]}
     assert held == {"worker-2": 2, "worker-3": 2, "worker-4": 2, "server-1": 3, "server-2": 3}
-    # What the job itself asks for, followers, comes on top.
+    # The job also requests followers itself.
     assert status["membership_version"] >= 5
     before = status["clock"]
     wait_for_clock(job, before + 10)
 
 
-def test_names_are_never_used_again(job: eps.Job) -> None:
+def test_names_are_never_reused(job: eps.Job) -> None:
     assert job.add_workers(1)["names"] == ["worker-3"]
     job.remove_workers(["worker-3"])
     assert job.add_workers(1)["names"] == ["worker-4"]
@@ -89,7 +89,7 @@ def test_same_request_id_adds_nothing_twice(job: eps.Job) -> None:
     assert names(job, "worker") == ["worker-1", "worker-2", "worker-3"]
 
 
-def test_changes_asked_together_happen_one_after_the_other(job: eps.Job) -> None:
+def test_concurrent_changes_happen_one_after_the_other(job: eps.Job) -> None:
     asked = [job.add_workers(1, wait=False), job.add_servers(1, wait=False), job.remove_workers(1, wait=False)]
     finished = [ended(job, change) for change in asked]
     assert [change["phase"] for change in finished] == ["released"] * 3
@@ -108,13 +108,13 @@ def test_addition_that_waits_for_containers_is_aborted_by_a_removal(home: Path) 
         assert job.add_workers(1)["phase"] == "released"
 
 
-def test_cancel_aborts_what_is_not_committed_and_leaves_no_trace(home: Path) -> None:
+def test_cancel_aborts_an_uncommitted_change_and_leaves_no_trace(home: Path) -> None:
     with eps.Job.start(name="full", workers=2, servers=1, max_containers=3, **ENDLESS) as job:
         wait_for_clock(job, 1)
         growth = job.add_workers(1, wait=False)
         job.cancel(growth["plan_id"])
         assert ended(job, growth)["reason"] == "cancelled"
-        # Again, as where the first answer was lost: it counts once.
+        # A retry, as after a lost answer: it counts once.
         assert job.cancel(growth["plan_id"]) == growth["plan_id"]
         with pytest.raises(PlanError, match="no pending change"):
             job.cancel()
@@ -133,7 +133,7 @@ def test_change_on_a_finished_job_is_refused(home: Path) -> None:
         eps.Job.find("short").add_workers(1)
 
 
-def test_last_iteration_waits_for_changes_that_are_asked_late(home: Path) -> None:
+def test_last_iteration_waits_for_late_changes(home: Path) -> None:
     report = eps.run(
         name="late", data="sklearn:iris", model="softmax", iterations=10, at=["9:add-workers=2", "9:remove-servers=1"]
     )
@@ -141,7 +141,7 @@ def test_last_iteration_waits_for_changes_that_are_asked_late(home: Path) -> Non
     assert report["clock"] == 10
 
 
-def test_a_worker_that_stays_holds_nothing_of_those_that_came_and_went(home: Path) -> None:
+def test_a_worker_holds_no_memory_of_workers_that_left(home: Path) -> None:
     with eps.Job.start(name="tidy", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         pid = next(member["pid"] for member in job.status()["members"] if member["role"] == "worker")
@@ -153,17 +153,17 @@ def test_a_worker_that_stays_holds_nothing_of_those_that_came_and_went(home: Pat
         for _ in range(4):
             job.add_workers(1)
             job.remove_workers(1)
-        # Each of four would be one more of both.
+        # Each of the four changes would add one of both.
         few = lambda: held()[0] < descriptors + 4 and held()[1] < threads + 4  # noqa: E731
         wait_for(few, TIMEOUT_S, f"no more than {descriptors} descriptors and {threads} threads, but has {held()}")
 
 
-# ---- at the end of the file: one job is enough for all that is refused, and it ends with the file
+# ---- at the end of the file: one job is enough for all refused changes, and it ends with the file
 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eps.Job]:
-    """Give a job whose changes are all refused."""
+    """Return a job whose changes are all refused."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("untouched")))
         with endless() as started:

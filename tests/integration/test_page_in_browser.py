@@ -1,4 +1,4 @@
-"""The page of a sweep in a real browser: what its script draws, of a sweep that ended and live, also on a phone."""
+"""The page of a sweep in a real browser: what its script draws of an ended and of a running sweep, also on a phone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(chromium: Browser) -> Iterator[Browser]:
-    """Give the browser, which has asked for nothing yet; afterwards it is left with an empty page."""
+    """Return a browser without recorded requests; at the end it shows an empty page."""
     yield chromium
     errors = list(chromium.errors)
     chromium.forget()
@@ -68,7 +68,7 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 def report_of(trials: int) -> dict[str, Any]:
     report = simulate(Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "trials": trials}}), "elastic")
     for trial in report["trials"]:
-        # Simulated jobs have no losses on their way.
+        # Simulated jobs have no losses before their end.
         end_s = trial["finished_s"] - trial["started_s"]
         trial["curve"] = [[trial["started_s"] + end_s * k / 199, 5 * k, 2.0 / (1 + k)] for k in range(200)]
     return report
@@ -92,7 +92,7 @@ def test_no_text_breaks_the_page(browser: Browser, tmp_path: Path, why: str) -> 
     assert why in browser.value("document.querySelector('#trials').textContent")
 
 
-def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None:
+def test_an_ended_sweep_is_drawn_completely(browser: Browser, tmp_path: Path) -> None:
     report, path = report_of(12), tmp_path / "page.html"
     path.write_text(page({"elastic": report, "static": report}))
     browser.open(path.as_uri())
@@ -106,7 +106,7 @@ def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None
     assert number_of(browser, "#utilisation path") == 1
     assert f"({report['best']['job_id']})" in browser.value("document.querySelector('#figures').textContent")
     assert browser.requested == [path.as_uri()], "nothing is fetched"
-    # What a reader does: sort, search, look at the curves by iteration.
+    # A reader sorts, searches, and shows the curves by iteration.
     browser.value("document.querySelectorAll('#trials th')[7].click()")
     losses = [trial["loss"] for trial in report["trials"] if trial["loss"] is not None]
     shown = browser.value("[...document.querySelectorAll('#trials tbody tr')].map((row) => row.cells[7].textContent)")
@@ -129,14 +129,14 @@ def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None
         ("ticks([7, 7])", [7]),
     ],
 )
-def test_axes_count_as_people_do(browser: Browser, tmp_path: Path, call: str, values: list[float]) -> None:
+def test_axes_have_round_numbers(browser: Browser, tmp_path: Path, call: str, values: list[float]) -> None:
     path = tmp_path / "page.html"
     path.write_text(page({"elastic": report_of(3)}))
     browser.open(path.as_uri())
     assert browser.value(call) == values
 
 
-def test_how_a_trial_is_drawn_is_told(browser: Browser, tmp_path: Path) -> None:
+def test_the_legend_explains_how_a_trial_is_drawn(browser: Browser, tmp_path: Path) -> None:
     report, path = report_of(12), tmp_path / "page.html"
     report["trials"][3] |= {"phase": "killed", "loss": None}
     path.write_text(page({"elastic": report}))
@@ -157,13 +157,13 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
     path.write_text(page({"elastic": report}))
     browser.open(path.as_uri())
     assert number_of(browser, "#space > div") == 2
-    assert number_of(browser, "#space circle") == 2, "each under its own"
+    assert number_of(browser, "#space circle") == 2, "each one under its own setting"
     titles = browser.value("[...document.querySelectorAll('#space .note')].map((each) => each.textContent)")
     assert titles == ["learning_rate", "l2"], "numbers, not kinds"
 
 
 @pytest.mark.parametrize("metric", ("accuracy", "loss"))
-def test_what_trials_are_ranked_by_has_its_name(browser: Browser, tmp_path: Path, metric: str) -> None:
+def test_the_metric_of_the_ranking_is_named(browser: Browser, tmp_path: Path, metric: str) -> None:
     path = tmp_path / "page.html"
     path.write_text(page({"elastic": {**report_of(3), "metric": metric}}))
     browser.open(path.as_uri())
@@ -174,11 +174,11 @@ def test_what_trials_are_ranked_by_has_its_name(browser: Browser, tmp_path: Path
     assert head == f"Hyperparameters against {metric}"
     titles = browser.value("[...document.querySelectorAll('#space title')].map((t) => t.textContent)")
     assert titles and all(f", {metric} " in title for title in titles)
-    # Curves are those of the training loss, whatever trials are ranked by.
+    # Curves show the training loss, also if trials are ranked by another metric.
     assert browser.value("document.querySelector('#curves-note').textContent").startswith("training loss")
 
 
-def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
+def test_a_served_page_is_redrawn(browser: Browser) -> None:
     server = PageServer(0)
     try:
         server.show(lambda: {"elastic": report_of(3)})
@@ -191,12 +191,12 @@ def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
         server.close()
 
 
-def test_who_comes_before_the_sweep_has_begun_sees_it_begin(browser: Browser) -> None:
+def test_a_page_opened_before_the_start_of_a_sweep_shows_the_start(browser: Browser) -> None:
     server = PageServer(0)
     try:
         browser.open(server.address)
         assert browser.value("getComputedStyle(document.querySelector('#waiting')).display") != "none"
-        assert browser.value("document.querySelector('#timeline').offsetParent") is None, "there is nothing to draw"
+        assert browser.value("document.querySelector('#timeline').offsetParent") is None, "no figure"
         server.show(lambda: {"elastic": report_of(3)})
         browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 3")
         assert browser.value("getComputedStyle(document.querySelector('#waiting')).display") == "none"
@@ -205,7 +205,7 @@ def test_who_comes_before_the_sweep_has_begun_sees_it_begin(browser: Browser) ->
         server.close()
 
 
-def test_a_page_is_asked_for_again_by_itself_where_there_was_no_report(browser: Browser) -> None:
+def test_a_page_without_a_report_reloads_itself(browser: Browser) -> None:
     answers = [DeadlineError("the scheduler is busy"), {"elastic": report_of(3)}]
 
     def look() -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_a_page_is_asked_for_again_by_itself_where_there_was_no_report(browser: 
         browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 3")
     finally:
         server.close()
-    # What the browser says of the first answer.
+    # The browser's message on the first answer.
     assert all("503" in error for error in browser.errors)
     browser.errors.clear()
 
@@ -250,7 +250,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
             served.put(self)
 
     class Points(GivenPoints):
-        # The last trial comes when the browser has seen the others: the sweep cannot be over before.
+        # The last trial starts once the browser has drawn the others, so the sweep cannot be over before.
         def ask(self, job_id: str) -> dict[str, Any]:
             if job_id == "trial-4":
                 assert looked.wait(TIMEOUT_S)
@@ -265,7 +265,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
         try:
             ends.append(cli.main(["sweep", str(spec), "--web", "0", "--quiet"]))
         except BaseException as error:
-            # This test's: pytest would tell it of whichever runs by then.
+            # Raised in this test: otherwise pytest would blame a later one.
             ends.append(error)
 
     runs = threading.Thread(target=run)

@@ -1,4 +1,4 @@
-"""All that is said of a job that has ended is in its record: every other file of it may go."""
+"""Everything that EPS reports about an ended job is in its record; its other files may be deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kill(job: Job) -> None:
 
 def kill_outright(job: Job) -> None:
     wait_for_clock(job, 1)
-    # A file that is there may be replaced while it is read, never half written.
+    # A file may be replaced while it is read; it is never half written.
     wait_for(lambda: readable(job.directory.status_json).get("clock", 0) > 0, TIMEOUT_S, "the status on disk")
     os.kill(job.directory.record().pid, signal.SIGKILL)
     job.wait(TIMEOUT_S)

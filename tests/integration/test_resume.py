@@ -1,4 +1,4 @@
-"""Checkpoints of real jobs, and jobs that go on from them after everything was killed."""
+"""Checkpoints of real jobs, and jobs that resume after all processes were killed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ DNN = {
 
 @pytest.fixture
 def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
-    """Give the report of a job of :data:`DNN` that never stopped; its size changes nothing (test_exactness)."""
+    """Return the report of an uninterrupted job of :data:`DNN`; its size changes nothing (test_exactness)."""
     return run_undisturbed(workers=1, servers=1, **DNN)
 
 
 def kill_everything(job: eps.Job, home: Path) -> None:
-    """End the supervisor as a power cut does, and with it all processes."""
+    """Kill the supervisor, and with it all processes, as a power failure does."""
     job.kill_at_once()
     job.close()
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "every process to end with its supervisor")
@@ -55,7 +55,7 @@ def wait_for_checkpoints(job: eps.Job, count: int) -> None:
 
 
 def resume(name: str, **size: int) -> dict[str, Any]:
-    """Resume a job to its end and return its report, whose ledger must be clean."""
+    """Resume a job to its end and return its report, whose ledger must have no lost or repeated update."""
     with eps.Job.resume(name, **size) as job:
         report = job.wait(TIMEOUT_S)
     ledger = report["ledger"]
@@ -64,7 +64,7 @@ def resume(name: str, **size: int) -> dict[str, Any]:
     return report
 
 
-def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_never_stopped(
+def test_a_job_killed_twice_has_the_bits_and_the_history_of_an_uninterrupted_one(
     home: Path, undisturbed: dict[str, Any]
 ) -> None:
     settings = {**DNN, "checkpoint_every": "20", "keep": 3}
@@ -78,7 +78,7 @@ def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_neve
     first = eps.Job.resume("killed")
     wait_for_checkpoints(first, 1)
     status = first.status()
-    assert (status["workers"], status["servers"]) == (3, 3), "the size that it was asked to have"
+    assert (status["workers"], status["servers"]) == (3, 3), "the requested size"
     kill_everything(first, home)
     report = resume("killed", workers=4, servers=1)
     assert report["model_sha256"] == undisturbed["model_sha256"]
@@ -99,7 +99,7 @@ def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_neve
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "ftrl"])
-def test_sparse_job_goes_on_with_the_same_bits(home: Path, shared_data: Path, optimizer: str) -> None:
+def test_a_sparse_job_resumes_with_the_same_bits(home: Path, shared_data: Path, optimizer: str) -> None:
     settings = {**a9a(shared_data), "optimizer": optimizer, "l1": 0.0001, "iterations": 120, "batch_size": "1000"}
     undisturbed = run("undisturbed", workers=2, servers=1, **settings)
     job = eps.Job.start(name="killed", workers=3, servers=2, checkpoint_every="10", **settings)
@@ -109,7 +109,7 @@ def test_sparse_job_goes_on_with_the_same_bits(home: Path, shared_data: Path, op
 
 
 @pytest.mark.parametrize("consistency", ["ssp:3", "asp"])
-def test_stale_job_goes_on_and_loses_and_repeats_nothing(home: Path, shared_data: Path, consistency: str) -> None:
+def test_a_stale_job_resumes_and_loses_and_repeats_no_update(home: Path, shared_data: Path, consistency: str) -> None:
     settings = {**a9a(shared_data), "consistency": consistency, "optimizer": "sgd", "learning_rate": 0.5}
     job = eps.Job.start(name="stale", workers=3, servers=2, checkpoint_every="10", **{**settings, "iterations": 300})
     wait_for_checkpoints(job, 2)
@@ -119,7 +119,7 @@ def test_stale_job_goes_on_and_loses_and_repeats_nothing(home: Path, shared_data
     assert report["metrics"]["test"]["accuracy"] >= 0.83
 
 
-def test_job_without_a_checkpoint_starts_again_from_its_seed(home: Path) -> None:
+def test_a_job_without_a_checkpoint_restarts_from_its_seed(home: Path) -> None:
     settings = {**DNN, "iterations": 60}
     undisturbed = run("undisturbed", workers=2, servers=2, **settings)
     job = eps.Job.start(name="killed", workers=2, servers=2, **settings)
@@ -130,10 +130,10 @@ def test_job_without_a_checkpoint_starts_again_from_its_seed(home: Path) -> None
     assert report["model_sha256"] == undisturbed["model_sha256"] and report["checkpoints"]["complete"] == 0
 
 
-def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_before(
+def test_a_job_killed_during_a_checkpoint_resumes_from_the_previous_one(
     home: Path, undisturbed: dict[str, Any]
 ) -> None:
-    """Every attempt kills at another moment of the writing."""
+    """Each attempt kills at another moment of the write."""
     job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="5", **DNN)
     wait_for_checkpoints(job, 1)
     partial = 0
@@ -148,7 +148,7 @@ def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_b
         partial += any("partial" in name for name in checkpoints(job))
         job = eps.Job.resume("killed")
         assert not any(name.startswith("0001") and "partial" in name for name in checkpoints(job))
-    assert partial, "no kill met a checkpoint that was being written"
+    assert partial, "no kill happened during a checkpoint"
     report = job.wait(TIMEOUT_S)
     job.close()
     assert report["state"] == "finished" and report["model_sha256"] == undisturbed["model_sha256"]
@@ -177,7 +177,7 @@ def test_damaged_checkpoints_are_named_and_not_used(
 
 
 @pytest.mark.parametrize("fault", ["full", "no folder"])
-def test_job_trains_on_where_checkpoints_cannot_be_written_and_says_so(home: Path, fault: str) -> None:
+def test_a_job_trains_on_if_checkpoints_cannot_be_written_and_reports_it(home: Path, fault: str) -> None:
     settings = {**DNN, "iterations": 5000, "van": "unix", "checkpoint_every": "10"}
     with eps.Job.start(name="full", workers=2, servers=2, **settings) as job:
         wait_for_checkpoints(job, 1)
@@ -187,7 +187,7 @@ def test_job_trains_on_where_checkpoints_cannot_be_written_and_says_so(home: Pat
                     limits = resource.prlimit(member["pid"], resource.RLIMIT_FSIZE)
                     resource.prlimit(member["pid"], resource.RLIMIT_FSIZE, (100, limits[1]))
         else:
-            # Root may write into a read-only folder; nobody can write into one that is a file.
+            # Root may write into a read-only folder, but not into a file.
             job.directory.checkpoints.rename(job.directory.path / "before")
             job.directory.checkpoints.write_text("in the way")
         wait_for(lambda: bool(job.status()["checkpoints"]["error"]), TIMEOUT_S, "the failure to be told")
@@ -223,14 +223,14 @@ def test_only_a_stopped_job_is_resumed(home: Path, capfd: pytest.CaptureFixture[
     assert not job.running
 
 
-def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_job_can_be_detached(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = {**DNN, "name": "left", "workers": 1, "servers": 1, "checkpoint_every": "10", "iterations": 100000}
     job = Job.start_request(RunRequest.from_values({**settings, "report": str(home / "left.json")}))
     wait_for_checkpoints(job, 1)
     kill_everything(job, home)
     assert main(["resume", "left", "--detach"]) == EXIT_OK
     text = capfd.readouterr().out
-    assert "goes on at clock" in text and "eps status left" in text
+    assert "resumes at clock" in text and "eps status left" in text
     assert f"left: its report goes to {home}/left.json" in text
     found = eps.Job.find("left")
     wait_for_checkpoints(found, 1)
@@ -242,9 +242,7 @@ def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[
     assert brought is not None and brought["state"] == "killed" and brought == read_json(job.directory.report)
 
 
-def test_empty_files_of_a_job_that_a_power_loss_has_left_do_not_stop_it(
-    home: Path, undisturbed: dict[str, Any]
-) -> None:
+def test_empty_files_after_a_power_failure_do_not_stop_a_job(home: Path, undisturbed: dict[str, Any]) -> None:
     job = eps.Job.start(name="empty", workers=1, servers=1, **DNN)
     wait_for_clock(job, 1)
     kill_everything(job, home)
@@ -256,17 +254,17 @@ def test_empty_files_of_a_job_that_a_power_loss_has_left_do_not_stop_it(
 
 
 def ended_by_itself(name: str) -> Job:
-    """Return a detached job when it has ended."""
+    """Return a detached job once it has ended."""
     job = Job.find(name)
     job.wait(TIMEOUT_S)
     job.close()
     return job
 
 
-def test_a_detached_job_brings_its_results_here_and_to_hdfs_when_it_ends(
+def test_a_detached_job_writes_its_results_here_and_to_hdfs_at_its_end(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody waits for it; places in a file count from its folder."""
+    """No client waits for it; paths in a file are relative to its folder."""
     pytest.importorskip("hdfs")
     (tmp_path / "job.toml").write_text(
         'name = "alone"\ndata = "sklearn:iris"\nmodel = "softmax"\niterations = 20\nreport = "r.json"\n'
@@ -282,7 +280,7 @@ def test_a_detached_job_brings_its_results_here_and_to_hdfs_when_it_ends(
     assert job.status()["reason"] == ""
 
 
-def test_a_detached_job_whose_results_cannot_be_brought_has_finished_and_says_where_they_are(
+def test_a_detached_job_whose_results_cannot_be_delivered_has_finished_and_says_where_they_are(
     home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "results"
@@ -303,14 +301,14 @@ def test_a_detached_job_whose_results_cannot_be_brought_has_finished_and_says_wh
     assert (own / "report.json").exists() and (own / "model.npz").exists()
 
 
-def test_resumed_job_brings_its_results_where_it_was_asked_to_and_names_what_that_replaces(
+def test_a_resumed_job_delivers_its_results_and_names_what_that_replaces(
     home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     undisturbed: dict[str, Any],
 ) -> None:
-    """Relative places count from the folder of the first run."""
+    """Relative paths are relative to the folder of the first run."""
     asked, elsewhere = tmp_path / "asked", tmp_path / "elsewhere"
     asked.mkdir()
     elsewhere.mkdir()
@@ -350,7 +348,7 @@ def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path, undistu
         assert resumed.wait(TIMEOUT_S)["model_sha256"] == undisturbed["model_sha256"]
 
 
-def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs_no_state_of_it(
+def test_checkpoints_continue_after_the_master_was_killed_and_a_resume_needs_no_state_of_it(
     home: Path, undisturbed: dict[str, Any]
 ) -> None:
     job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="10", **DNN)
@@ -364,7 +362,7 @@ def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs
 
 
 def no_room_for_the_master(job: eps.Job) -> None:
-    """Let no file of the job master grow beyond what a line of text needs, as on a disk that is full."""
+    """Limit the size of the job master's files to a line of text, like a full disk."""
     found = read_json(job.directory.master_json)
     assert found is not None
     limits = resource.prlimit(found["pid"], resource.RLIMIT_FSIZE)
@@ -372,7 +370,7 @@ def no_room_for_the_master(job: eps.Job) -> None:
 
 
 @pytest.mark.parametrize("every", ["20", ""], ids=["with checkpoints", "without"])
-def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(
+def test_a_full_disk_at_the_end_is_reported_and_the_model_can_be_written_again(
     home: Path, every: str, undisturbed: dict[str, Any]
 ) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, checkpoint_every=every, **DNN) as job:
@@ -383,7 +381,7 @@ def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(
         report = job.wait(TIMEOUT_S)
     assert report["state"] == "failed"
     assert f"the trained model could not be written: {job.directory.model}: " in report["reason"]
-    kept = r"it can be had again from the checkpoint of clock \d+" if every else "no checkpoint, so it would be trained"
+    kept = r"eps resume trains again from the checkpoint of clock \d+" if every else "there is no checkpoint, so"
     assert re.search(kept, report["reason"])
     assert f"the report cannot be written: {job.directory.report}: " in report["reason"]
     assert not job.directory.model.exists() and bool(checkpoints(job)) is bool(every)
@@ -392,7 +390,7 @@ def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(
 
 def test_report_that_cannot_be_written_hides_no_model(home: Path, tmp_path: Path) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, **DNN) as job:
-        # A file cannot take the place of a folder.
+        # A file cannot replace a folder.
         job.directory.report.mkdir()
         with pytest.raises(StorageError):
             job.wait(TIMEOUT_S)
@@ -409,7 +407,7 @@ def digits_in_a_file(path: Path) -> None:
     path.write_text("".join(f"{i % 2},{i % 7},{i % 5},{(i * i) % 11}\n" for i in range(200)))
 
 
-def test_job_goes_on_where_the_cache_was_emptied_and_the_token_lost(home: Path, tmp_path: Path) -> None:
+def test_a_job_resumes_after_the_cache_was_emptied_and_the_token_lost(home: Path, tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     digits_in_a_file(data)
     settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 300}
@@ -424,14 +422,18 @@ def test_job_goes_on_where_the_cache_was_emptied_and_the_token_lost(home: Path, 
         report = again.wait(TIMEOUT_S)
     assert report["model_sha256"] == undisturbed["model_sha256"], report["reason"]
     assert len(told) == 2
-    assert told[0].endswith(f"it was made again from {data}")
+    assert told[0].endswith(f"it was prepared again from {data}")
     assert "token: cannot be read" in told[1] and told[1].endswith("the job was given another token")
     assert job.directory.token.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("fault", ["gone", "other"])
-def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tmp_path: Path, fault: str) -> None:
-    data = tmp_path / "rows.csv"
+@pytest.mark.parametrize("fault", ["gone", "arrays", "other"])
+def test_a_job_whose_data_cannot_be_prepared_again_names_what_is_missing(
+    home: Path, tmp_path: Path, fault: str
+) -> None:
+    folder = tmp_path / (".tmp-arrays-a" if fault == "arrays" else "files")
+    folder.mkdir()
+    data = folder / "rows.csv"
     digits_in_a_file(data)
     settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 100_000}
     job = eps.Job.start(name="killed", workers=1, servers=1, checkpoint_every="10", **settings)
@@ -439,11 +441,15 @@ def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tm
     job.kill()
     job.close()
     shutil.rmtree(home / "cache")
-    if fault == "gone":
+    if fault != "other":
         data.unlink()
     else:
         data.write_text(data.read_text().replace("6", "5"))
-    expected = {"gone": "cannot be made again: .*rows.csv", "other": "rows.csv has changed since"}
+    expected = {
+        "gone": "cannot be prepared again: .*rows.csv",
+        "arrays": "made of arrays, which EPS does not keep: run the job again with these arrays$",
+        "other": "rows.csv has changed since",
+    }
     left = checkpoints(job)
     with pytest.raises(DataError, match=expected[fault]):
         eps.Job.resume("killed")

@@ -1,4 +1,4 @@
-"""Whole jobs, seen by a stranger: no socket of theirs is within reach, and their secrets are nowhere to be read."""
+"""Whole jobs, as another user sees them: their sockets cannot be reached, and their secrets cannot be read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def master_of(directory: JobDir) -> Address:
 
 
 def refusals(address: Address, security: Security) -> set[type[EpsError]]:
-    """Try a call of each service and kind; return how they were refused."""
+    """Try a call of each service and kind; return the refusals."""
     found: set[type[EpsError]] = set()
     with rpc.channel(address, security) as channel:
         master = JobMasterStub(channel)  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ def text_of_processes(home: Path) -> bytes:
 
 
 def check_secret(job: eps.Job, home: Path, secret: str) -> None:
-    """Assert that no process and no file but the token's own shows the token."""
+    """Assert that no process and no file but the token's own contains the token."""
     seen = text_of_processes(home)
     assert str(home).encode() in seen and secret.encode() not in seen
     files = [path for path in job.directory.path.rglob("*") if path.is_file() and path != job.directory.token]
@@ -72,7 +72,7 @@ def check_secret(job: eps.Job, home: Path, secret: str) -> None:
 
 
 def listening(pids: Iterable[int]) -> list[str]:
-    """Return what processes listen on that a process of another user could reach: TCP ports, abstract Unix sockets."""
+    """Return the sockets that a process of another user could reach: TCP ports, abstract Unix sockets."""
     inodes = set()
     for pid in pids:
         for fd in (Path("/proc") / str(pid) / "fd").iterdir():
@@ -89,7 +89,7 @@ def listening(pids: Iterable[int]) -> list[str]:
     return found
 
 
-def test_running_job_listens_only_in_its_folder_and_shows_its_token_to_nobody(home: Path) -> None:
+def test_a_running_job_listens_only_in_its_folder_and_reveals_no_token(home: Path) -> None:
     with eps.Job.start(name="guarded", workers=2, servers=2, **ENDLESS) as job:
         wait_for_clock(job, 1)
         status, address = job.status(), master_of(job.directory)
@@ -113,7 +113,7 @@ def test_job_with_tls_trains_the_same_bits(home: Path) -> None:
     assert asked_phases(report) == ["released"] * 2
 
 
-def test_master_of_a_job_with_tls_does_not_even_shake_hands_with_strangers(home: Path) -> None:
+def test_the_master_of_a_job_with_tls_refuses_the_handshake_of_strangers(home: Path) -> None:
     with eps.Job.start(name="encrypted", workers=1, servers=1, tls=True, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert refusals(master_of(job.directory), NO_SECURITY) == {PeerUnavailableError}

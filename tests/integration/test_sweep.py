@@ -1,4 +1,4 @@
-"""Sweeps of real jobs: every trial ends, every process is gone, and nothing is leaked."""
+"""Sweeps of real jobs: every trial ends, every process exits, and no container is leaked."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_sweep_ends_with_its_best_point_and_leaks_nothing(policy: str) -> None
     json.dumps(found, allow_nan=False)
 
 
-def test_a_trial_that_fails_says_why_and_the_others_go_on() -> None:
+def test_a_failed_trial_has_its_reason_and_the_others_continue() -> None:
     linear = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
     sweep = Sweep(
         spec(sweep={"trials": 2, "threshold": 0}, job=linear),
@@ -92,7 +92,7 @@ def test_a_trial_that_fails_says_why_and_the_others_go_on() -> None:
     assert found["resources"] == {"leaked": 0}
 
 
-def test_the_command_prints_why_and_the_best_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_reasons_and_the_best_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
     path.write_text(FILE.replace("ITERATIONS", "20"))
     assert cli.main(["sweep", str(path), "--report", str(target)]) == 0
@@ -101,7 +101,9 @@ def test_the_command_prints_why_and_the_best_point(tmp_path: Path, capsys: pytes
     assert "best: trial-" in out.splitlines()[-1]
     found = json.loads(target.read_text())
     assert found["completed"] == 3
-    assert all(trial["curve"][-1][1] == 21 for trial in found["trials"]), "of 20 iterations, and of what they led to"
+    assert all(trial["curve"][-1][1] == 21 for trial in found["trials"]), (
+        "of 20 iterations, and of the events that followed"
+    )
     model = tmp_path / "model.npz"
     assert cli.main(["results", str(target), "--export-best", str(model)]) == 0
     captured = capsys.readouterr()
@@ -127,12 +129,12 @@ def test_interrupting_a_sweep_ends_its_jobs(tmp_path: Path) -> None:
             break
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    # That nothing is left of its jobs is looked at by the fixtures.
+    # The fixtures check that its jobs leave no process.
     assert process.returncode == 130
     assert "Traceback" not in errors
 
 
-def test_what_a_sweep_cannot_do_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_sweeps_are_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(FILE.replace("ITERATIONS", "20"))
     assert cli.main(["sweep", str(path), "--policy", "elastic,static"]) == 2

@@ -1,4 +1,4 @@
-"""Trials that crash, diverge, hang, give no feedback or cannot be: the sweep ends in order and says what happened."""
+"""Trials that crash, diverge, hang, give no feedback or are invalid: the sweep ends and reports what happened."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.integration.test_sweep import spec
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 
-#: Long enough that it does not end before it is killed.
+#: Long enough not to end before the kill.
 LONG = {"iterations": 200}
 
 
 class Told(GivenPoints):
-    """Points that remember what they were told."""
+    """Points that remember the reported results."""
 
     def __init__(self, points: list[dict[str, Any]]) -> None:
         super().__init__(points)
@@ -35,7 +35,7 @@ class Told(GivenPoints):
 
 
 class Killer:
-    """Kills the supervisor of some jobs, and with it all of their processes, as soon as they are up."""
+    """Kills the supervisors of some jobs, and with them all of their processes, once they are up."""
 
     def __init__(self, home: Path, *job_ids: str) -> None:
         self._home = home
@@ -55,7 +55,7 @@ def run(tables: Spec, points: GivenPoints, *killed: str, home: Path) -> dict[str
     return found
 
 
-def test_a_trial_that_crashes_is_tried_again_and_told_once(home: Path) -> None:
+def test_a_crashed_trial_is_retried_and_reported_once(home: Path) -> None:
     points = Told([{"learning_rate": 0.1}, {"learning_rate": 0.2}])
     found = run(spec(sweep={"trials": 2, "threshold": 2, "retries": 1}, job=LONG), points, "trial-1", home=home)
     crashed, other = found["trials"]
@@ -70,7 +70,7 @@ def test_a_trial_that_crashes_is_tried_again_and_told_once(home: Path) -> None:
     assert sorted(points.told) == [("trial-1", crashed["loss"], False), ("trial-2", other["loss"], False)]
 
 
-def test_a_trial_that_goes_on_crashing_has_failed(home: Path) -> None:
+def test_a_trial_that_keeps_crashing_has_failed(home: Path) -> None:
     points = Told([{"learning_rate": 0.1}])
     found = run(spec(sweep={"trials": 1, "retries": 1}, job=LONG), points, "trial-1", "trial-1-again-1", home=home)
     (trial,) = found["trials"]
@@ -79,8 +79,8 @@ def test_a_trial_that_goes_on_crashing_has_failed(home: Path) -> None:
     assert points.told == [("trial-1", None, False)]
 
 
-def test_what_would_fail_again_is_not_tried_again(home: Path) -> None:
-    """It diverged, its settings cannot work, or its data is not there."""
+def test_permanent_failures_are_not_retried(home: Path) -> None:
+    """It diverged, its settings cannot work, or its data does not exist."""
     points = Told([{"learning_rate": 1e30}, {"workers": 50}, {"data": "no/such/file.libsvm"}])
     shared = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
     found = run(spec(sweep={"trials": 3, "threshold": 3, "retries": 3}, space={}, job=shared), points, home=home)
@@ -93,7 +93,7 @@ def test_what_would_fail_again_is_not_tried_again(home: Path) -> None:
     assert [(loss, killed) for _, loss, killed in points.told] == [(None, False)] * 3
 
 
-def test_a_killed_trial_is_told_with_its_feedback_and_not_tried_again(home: Path) -> None:
+def test_a_stopped_trial_is_reported_with_its_feedback_and_not_retried(home: Path) -> None:
     points = Told([{"learning_rate": rate} for rate in (0.1, 0.2, 1e-6)])
     tables = spec(sweep={"trials": 3, "threshold": 1, "retries": 3}, job=LONG)
     found = run(tables, points, home=home)
@@ -110,7 +110,7 @@ def test_a_killed_trial_is_told_with_its_feedback_and_not_tried_again(home: Path
 
 
 def test_a_trial_that_hangs_is_ended_at_its_limit(home: Path) -> None:
-    """An iteration of it takes hours."""
+    """Each of its iterations takes hours."""
     points = Told([{"stretch_s": 3600.0}])
     found = run(
         spec(sweep={"trials": 1, "trial_timeout_s": 3, "retries": 2}, job={"stretch_s": 1.0}), points, home=home
@@ -121,8 +121,8 @@ def test_a_trial_that_hangs_is_ended_at_its_limit(home: Path) -> None:
     assert points.told == [("trial-1", None, False)]
 
 
-def test_a_metric_that_comes_too_rarely_is_early_feedback_when_it_comes(home: Path) -> None:
-    """Until then nothing can be taken from the trial; it is never ended for it."""
+def test_a_metric_evaluated_too_rarely_is_early_feedback_once_it_is_evaluated(home: Path) -> None:
+    """Until then the trial keeps its containers; it is never ended because of it."""
     tables = spec(
         sweep={"trials": 2, "metric": "accuracy", "direction": "maximize", "feedback_iteration": 10, "threshold": 1},
         job={"eval_every": 1000},
@@ -133,7 +133,7 @@ def test_a_metric_that_comes_too_rarely_is_early_feedback_when_it_comes(home: Pa
         assert trial["feedback"] == trial["loss"] > 0.5, "the accuracy at the end"
 
 
-def test_a_job_that_asks_for_more_than_the_cluster_has_fails_at_once(home: Path) -> None:
+def test_a_job_larger_than_the_cluster_fails_at_once(home: Path) -> None:
     points = Told([{"workers": 12}])
     found = run(spec(sweep={"trials": 1}), points, home=home)
     (trial,) = found["trials"]
@@ -142,6 +142,6 @@ def test_a_job_that_asks_for_more_than_the_cluster_has_fails_at_once(home: Path)
     assert points.told == [("trial-1", None, False)]
 
 
-def test_points_that_come_to_an_end_end_the_sweep(home: Path) -> None:
+def test_a_sweep_ends_when_its_points_are_exhausted(home: Path) -> None:
     found = run(spec(sweep={"trials": 9}), Told([{"learning_rate": 0.1}]), home=home)
     assert [trial["phase"] for trial in found["trials"]] == ["finished"]

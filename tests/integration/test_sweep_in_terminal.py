@@ -1,4 +1,4 @@
-"""A sweep of real jobs under a pseudo-terminal: a table in place, failures with their logs above it, a clean end."""
+"""A sweep of real jobs in a pseudo-terminal: a table that is redrawn, logs of failures above it, a clean end."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def sweep(
         terminal.close()
 
 
-def test_what_a_failed_trial_wrote_stays_above_the_table(tmp_path: Path) -> None:
+def test_the_log_of_a_failed_trial_stays_above_the_table(tmp_path: Path) -> None:
     terminal = Terminal(120, 40)
     with sweep(tmp_path, terminal, "[1e30]", 50) as process:
         assert process.wait(TIMEOUT_S) == 1
     rows = terminal.lines()
     (head,) = (k for k, line in enumerate(rows) if line.startswith("TRIAL "))
-    assert sum(line.startswith("H-scheduler, elastic") for line in rows) == 1, "it is drawn in place"
+    assert sum(line.startswith("H-scheduler, elastic") for line in rows) == 1, "it is redrawn in place"
     above = "\n".join(rows[:head])
     for trial in ("trial-1", "trial-2"):
         assert f"{trial} failed: worker-" in above
@@ -75,7 +75,7 @@ def test_what_a_failed_trial_wrote_stays_above_the_table(tmp_path: Path) -> None
     assert "no trial finished" in "\n".join(rows[head:])
 
 
-def test_an_interruption_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(100, 24)
     before = termios.tcgetattr(terminal.stream.fileno())
     with sweep(tmp_path, terminal, "[1e-3]", 1_000_000) as process:
@@ -86,14 +86,14 @@ def test_an_interruption_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     rows = terminal.lines()
     assert rows[0].startswith("H-scheduler, elastic")
     assert sum(line.startswith("TRIAL ") for line in rows) == 1
-    assert rows[-1] == "", "what comes next begins on a line of its own"
-    assert "interrupted: 0 trials had finished, and what ran was ended" in rows
-    assert not any("was killed" in line for line in rows), "what ends with the sweep is told as one"
+    assert rows[-1] == "", "the next output begins on a new line"
+    assert "interrupted: 0 trials had finished, the others were ended" in rows
+    assert not any("was killed" in line for line in rows), "jobs that end with the sweep are reported as one"
     assert not any("Traceback" in line for line in rows)
-    assert terminal.sequences <= {"A", "K", "J"}, "nothing that would have to be undone"
+    assert terminal.sequences <= {"A", "K", "J"}, "nothing to undo"
 
 
-def test_plain_lines_where_they_are_wanted(tmp_path: Path) -> None:
+def test_plain_prints_lines_without_a_table(tmp_path: Path) -> None:
     terminal = Terminal(200, 24)
     with sweep(tmp_path, terminal, "[1e-3]", 20, "--plain") as process:
         assert process.wait(TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""fmin under H-scheduler where something goes wrong: jobs and processes that crash, searches that are stopped."""
+"""Failures of fmin under H-scheduler: jobs and processes that crash, searches that are stopped."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def done(tid: int, **result: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("retries", "jobs"), [(0, 1), (1, 2)])
-def test_a_job_that_crashed_is_tried_again(home: Path, retries: int, jobs: int) -> None:
+def test_a_crashed_job_is_retried(home: Path, retries: int, jobs: int) -> None:
     with LiveScheduler(CLUSTER.capacities(), LiveSettings("static"), KillsFirst(home, "any")) as scheduler:
         trials = HTrials(scheduler, parallelism=1, retries=retries)
-        # Long enough that it does not end before it is killed.
+        # Long enough not to end before the kill.
         long = {**JOB, "iterations": 200, "stretch_s": 0.001}
         with nullcontext() if retries else pytest.raises(TrainingError, match="failed"):
             search(trials, lambda point: eps.run(**long, **point)["metrics"]["train_loss"], max_evals=1)
@@ -59,7 +59,7 @@ def test_a_job_that_crashed_is_tried_again(home: Path, retries: int, jobs: int) 
         assert scheduler.leaked() == 0
 
 
-def test_what_was_killed_is_never_the_best_and_stops_nothing() -> None:
+def test_a_stopped_trial_is_never_the_best_and_stops_no_search() -> None:
     trials = HTrials()
     documents = [done(0, loss=0.1, killed=True), done(1, loss=0.5), done(2, loss=float("nan"))]
     trials._insert_trial_docs(documents)
@@ -71,15 +71,15 @@ def test_what_was_killed_is_never_the_best_and_stops_nothing() -> None:
     assert Stop(None, 0.6, None).after(whole)
 
 
-def test_one_at_a_time_is_what_plain_trials_do() -> None:
-    """Past the 20 points that TPE begins with, with failures, and with Hyperopt's own rule to stop."""
+def test_one_at_a_time_equals_plain_trials() -> None:
+    """More than the 20 random points of TPE, with failures, and with Hyperopt's own stopping rule."""
 
     def objective(point: dict[str, Any]) -> dict[str, Any]:
         rate = point["learning_rate"]
         return {"status": STATUS_FAIL} if 0.2 < rate < 0.3 else {"status": STATUS_OK, "loss": abs(np.log(rate) + 3)}
 
     def no_failures(point: dict[str, Any]) -> float:
-        # Hyperopt's rule to stop knows no trials without a loss.
+        # Hyperopt's stopping rule fails on trials without a loss.
         return float(abs(np.log(point["learning_rate"]) + 3))
 
     for fn, options in ((objective, {}), (no_failures, {"early_stop_fn": no_progress_loss(8)})):
@@ -91,7 +91,7 @@ def test_one_at_a_time_is_what_plain_trials_do() -> None:
         assert len(plain) < 60 if "early_stop_fn" in options else len(plain) == 60
 
 
-def test_a_rule_to_stop_sees_what_has_ended_while_others_run() -> None:
+def test_a_stopping_rule_sees_ended_trials_while_others_run() -> None:
     slow = threading.Event()
 
     def objective(point: dict[str, Any]) -> float:
@@ -119,7 +119,7 @@ def test_a_space_that_hyperopt_refuses_starts_nothing() -> None:
     assert not len(trials) and not [thread.name for thread in threading.enumerate() if thread.name == "h-scheduler"]
 
 
-# ---- objectives in processes of their own
+# ---- objectives in processes
 
 
 def test_objectives_in_processes_find_what_threads_find() -> None:
@@ -137,7 +137,7 @@ def test_objectives_in_processes_find_what_threads_find() -> None:
     assert len(pids) == 2 and os.getpid() not in pids
 
 
-def test_what_an_objective_raises_in_its_process_is_raised_here() -> None:
+def test_an_exception_in_an_objectives_process_is_raised_here() -> None:
     class Odd(Exception):
         def __init__(self, first: str, second: str) -> None:
             super().__init__(first + second)
@@ -153,29 +153,29 @@ def test_what_an_objective_raises_in_its_process_is_raised_here() -> None:
 
     with pytest.raises(ZeroDivisionError, match="of all things") as raised:
         fails(raises(lambda: ZeroDivisionError("of all things")))
-    assert "in objective" in "".join(raised.value.__notes__), "where it was raised"
-    with pytest.raises(TrainingError, match="the objective raised Odd: so it cannot be made again"):
+    assert "in objective" in "".join(raised.value.__notes__), "the place of the raise"
+    with pytest.raises(TrainingError, match="raised Odd: so it"):
         fails(raises(lambda: Odd("so it cannot", " be made again")))
-    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+    with pytest.raises(TrainingError, match="exit code 3"):
         fails(raises(lambda: SystemExit(3)))
-    with pytest.raises(TrainingError, match="what the objective returned cannot be pickled"):
+    with pytest.raises(TrainingError, match=r"returned .* pickled"):
         fails(lambda point: threading.Lock())
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match="the objective cannot be pickled for a process of its own"):
+    with pytest.raises(ConfigError, match=r"objective .* pickled"):
         fails(lambda point: float(lock.locked()))
-    with pytest.raises(ConfigError, match="pass_expr_memo_ctrl is not possible with processes"):
+    with pytest.raises(ConfigError, match="pass_expr_memo_ctrl"):
         search(HTrials(processes=True), fmin_pass_expr_memo_ctrl(lambda expr, memo, ctrl: 0.0))
 
 
-def test_a_process_that_crashes_is_a_failed_trial_and_its_job_ends(home: Path, tmp_path: Path) -> None:
-    """It is killed while its job trains, which would go on for hours."""
+def test_a_crashed_process_is_a_failed_trial_and_its_job_ends(home: Path, tmp_path: Path) -> None:
+    """It is killed while its job trains, which would run for hours."""
     told = tmp_path / "pid"
 
     def objective(point: dict[str, Any]) -> float:
         if point["learning_rate"] == 0.5:
             told.write_text(str(os.getpid()))
             eps.run(**{**JOB, "iterations": 10_000_000})
-        # Whatever it has started ends with it.
+        # Its children are killed with it.
         subprocess.Popen(["sleep", "3600"])
         return 1.0
 
@@ -196,7 +196,7 @@ def test_a_process_that_crashes_is_a_failed_trial_and_its_job_ends(home: Path, t
     assert job.phase == "killed" and "the objective's process was ended by SIGKILL" in job.why
 
 
-def test_a_timeout_ends_an_objective_that_never_lets_go() -> None:
+def test_a_timeout_ends_an_objective_that_hangs() -> None:
     def objective(point: dict[str, Any]) -> float:
         while True:
             pass
@@ -241,6 +241,6 @@ def test_interrupting_a_search_ends_all_of_it(home: Path, where: str, by: signal
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    # That nothing is left of its jobs and objectives is looked at by the fixtures.
+    # The fixtures check that its jobs and objectives leave no process.
     assert process.returncode == -by
     assert ("KeyboardInterrupt" in errors) == (by is signal.SIGINT)

@@ -1,6 +1,6 @@
-"""Jobs on a YARN in trouble: masters, members and their sessions are real, the cluster is a fake with processes.
+"""Jobs on a YARN with faults: masters, members and their sessions are real, the cluster is a fake with processes.
 
-``tests/yarn`` has some of it on a real Hadoop, where each takes longer.
+``tests/yarn`` tests some of them on a real Hadoop, where each takes longer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Begin = Callable[..., RunningYarn]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give the report of the job on this machine when nothing happens to it."""
+    """Return the report of the undisturbed job on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("undisturbed")))
         return eps.run(name="undisturbed", **JOB)
@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture
 def begin(home: Path, tmp_path: Path) -> Iterator[Begin]:
-    """Give a function that starts the job on a cluster of its own; it is slow until its report is asked for."""
+    """Return a function that starts the job on a cluster of its own; it is slow until its report is requested."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(
             RunningYarn(tmp_path / "yarn", name="troubled", **{**JOB, **settings})
@@ -64,7 +64,7 @@ def begin(home: Path, tmp_path: Path) -> Iterator[Begin]:
 
 
 def judge(report: dict[str, Any], undisturbed: dict[str, Any], phases: tuple[str, ...] = ()) -> None:
-    """See that a job has the bits of the undisturbed one, and that the changes of its size ended like this."""
+    """Check that a job has the undisturbed model's bits, and that its changes of size ended like this."""
     assert report["state"] == "finished", report["reason"]
     assert report["model_sha256"] == undisturbed["model_sha256"]
     ledger = report["ledger"]
@@ -74,7 +74,7 @@ def judge(report: dict[str, Any], undisturbed: dict[str, Any], phases: tuple[str
 
 
 def everybody_is_used(yarn: RunningYarn, size: int) -> None:
-    """See that the application has the containers of the job's members, and no other."""
+    """Check that the application has the containers of the job's members, and no other."""
 
     def used() -> bool:
         members = {member["container"] for member in yarn.job.status()["members"]}
@@ -82,16 +82,14 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
             everyone_runs = yarn.started() == members and len(yarn.containers) == size
             return everyone_runs and not yarn.outstanding()
 
-    wait_for(used, PATIENCE_S, "each container to be somebody's")
+    wait_for(used, PATIENCE_S, "each container to have a member")
 
 
 # ---- the job master
 
 
-def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_there_is_room(
-    begin: Begin, undisturbed: dict[str, Any]
-) -> None:
-    # One worker fits on each of two nodes.
+def test_a_job_starts_with_fewer_members_and_gets_the_rest_later(begin: Begin, undisturbed: dict[str, Any]) -> None:
+    # Two nodes hold one worker each.
     room = Resource(4096, 16)
     yarn = begin(capacity=room, workers=3, memory_mb="512,worker=2560", container_timeout_s=2.0, grow_back_s=1.0)
     status = yarn.reach(1)
@@ -105,7 +103,7 @@ def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_the
     assert (report["losses"], report["generation"]) == ([], 1)
 
 
-def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothing_to_paths_of_another_host(
+def test_the_master_of_a_submitted_job_writes_results_to_hdfs_and_not_to_local_paths(
     begin: Begin, tmp_path: Path
 ) -> None:
     pytest.importorskip("hdfs")
@@ -115,13 +113,13 @@ def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothin
         report = yarn.report()
         assert json.loads(hdfs.find("/results/r.json").content) == report
     assert not (tmp_path / "m.npz").exists()
-    # What tells how it went, whatever becomes of its client.
+    # Its outcome, independent of its client.
     page = (yarn.shared / RESULTS / PAGE_FILE).read_text()
     assert f"<h1>{yarn.job.name}: finished</h1>" in page and 'href="report.json"' in page and "refresh" not in page
     assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 
-def test_a_job_ends_in_order_before_yarn_ends_it_for_its_lifetime(begin: Begin) -> None:
+def test_a_job_ends_cleanly_before_yarn_ends_it_for_its_lifetime(begin: Begin) -> None:
     yarn = begin(lifetime_s=15.0)
     yarn.reach(1)
     wait_for(lambda: yarn.ended is not None, PATIENCE_S, "its lifetime to pass")
@@ -134,7 +132,7 @@ def test_a_job_ends_in_order_before_yarn_ends_it_for_its_lifetime(begin: Begin) 
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(
     begin: Begin, undisturbed: dict[str, Any], pytestconfig: pytest.Config
 ) -> None:
-    """One job goes through all operations; in each phase of each its master is killed, before it speaks or after."""
+    """One job goes through all operations; its master is killed in each phase, before or after its orders."""
     every = tier_of(pytestconfig) == "all"
     operations = (*OPERATIONS, Operation.FOLLOW, Operation.DRAIN)
     traps = [
@@ -152,7 +150,7 @@ def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_n
     of_each = len(traps) // len(operations)
     for operation in (*OPERATIONS, Operation.FOLLOW):
         wait_for(lambda: sprung(operation) == of_each, PATIENCE_S, f"the traps of {operation}")  # noqa: B023
-    # YARN says once what it wants back, to whoever is there.
+    # YARN announces a preemption once, to the running attempt.
     killed = of_each * (len(OPERATIONS) + 1)
     wait_for(lambda: status_of(yarn).get("generation") == 1 + killed, PATIENCE_S, "a job master that stays")
     with yarn.lock:
@@ -161,16 +159,16 @@ def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_n
     everybody_is_used(yarn, 4)
     report = yarn.report()
     judge(report, undisturbed, ("released",) * 4)
-    assert report["losses"] == [], "nobody was lost with a master"
+    assert report["losses"] == [], "no member was lost with a master"
     assert report["evictions"]["drained"] == 1
-    # The first, and one after each that was killed.
+    # The first attempt, and one after each kill.
     assert report["generation"] == 1 + len(traps)
 
 
 def test_a_master_killed_as_soon_as_the_job_has_finished_leaves_model_and_report(
     begin: Begin, undisturbed: dict[str, Any]
 ) -> None:
-    """Its members have been told to end, and with them all that the model could be made of again."""
+    """Its members were ordered to end, and they hold the model."""
     yarn = begin(dies_at_end=True)
     report = yarn.report()
     judge(report, undisturbed)
@@ -181,13 +179,13 @@ def test_a_master_killed_as_soon_as_the_job_has_finished_leaves_model_and_report
     assert digest.hexdigest() == undisturbed["model_sha256"]
 
 
-def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_store_that_hangs_longer_than_a_master_may_ends_no_master(begin: Begin, undisturbed: dict[str, Any]) -> None:
     yarn = begin()
     yarn.reach(20)
     until_s = time.monotonic() + 1.5 * Timing().owner_s
     with (yarn.shared / STATE / ".fence").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Whoever asks after the job is answered meanwhile.
+        # Requests of clients are answered meanwhile.
         wait_for(
             lambda: status_of(yarn).get("generation") == 1 and time.monotonic() > until_s, PATIENCE_S, "the watchdog"
         )
@@ -197,13 +195,13 @@ def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin,
 
 
 @pytest.mark.tier("all")
-def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_go_on(begin: Begin) -> None:
-    """Nor can it be noted that records are missing, as while HDFS as a whole is started again."""
+def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_resume(begin: Begin) -> None:
+    """The gap cannot be marked either, for example while all of HDFS restarts."""
     yarn = begin()
     yarn.reach(10)
     away = yarn.shared / STATE / AWAY
     away.touch()
-    # The job goes on, and changes.
+    # The job trains on, and changes its size.
     assert yarn.job.add_workers(1)["phase"] == "released"
     status = yarn.reach(yarn.job.status()["clock"] + 10)
     assert "away" in status["storage_error"] and status["workers"] == 3
@@ -219,7 +217,7 @@ def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_
 
 
 @pytest.mark.parametrize("wakes", ["late", "early"])
-def test_a_master_that_hung_and_wakes_when_another_is_due_ends_itself_and_harms_nothing(
+def test_a_master_that_hung_and_wakes_after_its_timeout_exits_and_does_no_harm(
     begin: Begin, undisturbed: dict[str, Any], wakes: str
 ) -> None:
     yarn = begin()
@@ -227,7 +225,7 @@ def test_a_master_that_hung_and_wakes_when_another_is_due_ends_itself_and_harms_
     hung, name = yarn.master(), f"am-{yarn.attempt}"
     assert hung.send(signal.SIGSTOP)
     if wakes == "early":
-        # YARN has given it up, and has begun no other yet.
+        # YARN has given up the attempt and not started the next one.
         yarn.expire_attempt()
         wake(hung)
         wait_for(lambda: name in yarn.statuses, PATIENCE_S, "it to end")
@@ -246,7 +244,7 @@ def test_a_master_that_hung_and_wakes_when_another_is_due_ends_itself_and_harms_
 
 
 def status_of(yarn: RunningYarn) -> dict[str, Any]:
-    """Return the job's status; nothing where nobody answers, as one that hangs."""
+    """Return the job's status; nothing if no master answers, for example because it hangs."""
     try:
         return yarn.job.status(timeout_s=2.0)
     except EpsError:
@@ -256,17 +254,15 @@ def status_of(yarn: RunningYarn) -> dict[str, Any]:
 # ---- nodes
 
 
-def test_members_of_a_node_that_is_lost_end_themselves_where_nobody_ends_them(
-    begin: Begin, undisturbed: dict[str, Any]
-) -> None:
-    """Its NodeManager was killed: its containers go on, and YARN counts them as ended once it misses the node."""
+def test_orphaned_members_of_a_lost_node_exit(begin: Begin, undisturbed: dict[str, Any]) -> None:
+    """Its NodeManager was killed: the containers run on, and YARN counts them as ended once it notices."""
     yarn = begin()
     yarn.reach(20)
     node = NODES[1]
     orphans = [yarn.process(name) for name in yarn.on(node)]
     assert orphans
     yarn.kill_node(node, with_containers=False)
-    # Nothing is lost as long as YARN knows of nothing.
+    # No member counts as lost before YARN notices.
     clock = yarn.job.status()["clock"]
     assert yarn.reach(clock + 10)["losses"] == []
     yarn.lose_node(node)
@@ -278,7 +274,7 @@ def test_members_of_a_node_that_is_lost_end_themselves_where_nobody_ends_them(
     assert all("lost with its node" in loss["reason"] for loss in report["losses"])
 
 
-def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
+def test_a_job_that_loses_a_node_with_its_containers_returns_to_its_size(
     begin: Begin, undisturbed: dict[str, Any]
 ) -> None:
     yarn = begin()
@@ -287,7 +283,7 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
     yarn.kill_node(NODES[1], with_containers=True)
     wait_for(lambda: len(status_of(yarn).get("losses", ())) == lost, PATIENCE_S, "its members to be missed")
     everybody_is_used(yarn, 4)
-    # What YARN says of them in the end is nothing new.
+    # YARN's late report on them changes nothing.
     yarn.lose_node(NODES[1])
     report = yarn.report()
     judge(report, undisturbed)
@@ -295,8 +291,8 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
 
 
 @pytest.mark.tier("all")
-def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begin: Begin) -> None:
-    """YARN misses a node after minutes: long before, its members are killed for their silence, which says nothing."""
+def test_a_job_that_loses_several_nodes_during_its_start_starts_eventually(begin: Begin) -> None:
+    """YARN notices a lost node after minutes.  Its silent members are killed before; that is no failed start."""
     first, *others, last = MORE_NODES
     one, none = Resource(1024, 1), Resource(0, 0)
     yarn = begin(capacity=none, nodes=MORE_NODES, workers=3, iterations=20)
@@ -309,23 +305,23 @@ def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begi
         wait_for(lambda: host in hosts_of(yarn), PATIENCE_S, f"a member on {host}")  # noqa: B023
         if node != last:
             yarn.kill_node(node, with_containers=True)
-            # Who was launched before that would be lost with it.
+            # Members that were launched earlier would be lost with the node.
             wait_for(lambda: host not in hosts_of(yarn), PATIENCE_S, f"the member on {host} to be missed")  # noqa: B023
     with yarn.lock:
         yarn.capacity[first] = CAPACITY
     report = yarn.report()
     assert (report["state"], report["generation"]) == ("finished", 1), report["reason"]
-    # As many as would end a job that starts if they ended by themselves.
+    # As many failures as would end a starting job if its members had exited by themselves.
     assert len(report["losses"]) >= len(others) == MOST_INCIDENTS_AT_START
 
 
 def hosts_of(yarn: RunningYarn) -> set[str]:
-    """Return where the members are that have registered."""
+    """Return the hosts of the members that have registered."""
     return {member["host"] for member in status_of(yarn).get("members", ())}
 
 
-def test_a_master_whose_node_is_lost_makes_way_for_the_next(begin: Begin, undisturbed: dict[str, Any]) -> None:
-    """Its NodeManager was killed, it goes on: YARN has ended its attempt before another has begun."""
+def test_a_master_whose_node_is_lost_is_superseded(begin: Begin, undisturbed: dict[str, Any]) -> None:
+    """Its NodeManager was killed and it runs on: YARN has ended its attempt and not started the next one."""
     yarn = begin()
     yarn.reach(20)
     orphan = yarn.master()
@@ -343,7 +339,7 @@ def test_a_master_whose_node_is_lost_makes_way_for_the_next(begin: Begin, undist
 # ---- the ResourceManager
 
 
-def test_a_resource_manager_that_is_away_costs_nothing_and_grants_afterwards(
+def test_an_unreachable_resourcemanager_costs_nothing_and_grants_afterwards(
     begin: Begin, undisturbed: dict[str, Any]
 ) -> None:
     yarn = begin()

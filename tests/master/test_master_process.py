@@ -272,7 +272,7 @@ def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(
     rig: Rig, method: str, request_of: pb.AddRequest | pb.RemoveRequest
 ) -> None:
     with pytest.raises((ConfigError, PlanError)):
-        getattr(rig.master._face.service, method)(request_of, None)
+        getattr(rig.master._endpoint.service, method)(request_of, None)
     assert rig.said() is None
 
 
@@ -296,7 +296,7 @@ def test_master_beats_the_clock_and_beside_it_what_also_changes_with_the_size(ri
 
 
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
-    rig.master._face.service.Kill(pb.KillRequest(reason="x" * 100_000), None)
+    rig.master._endpoint.service.Kill(pb.KillRequest(reason="x" * 100_000), None)
     said = rig.said()
     assert isinstance(said, e.KillRequested) and said.reason == "x" * MOST_REASON
 
@@ -493,7 +493,7 @@ def test_job_ends_when_what_a_datanode_was_asked_for_is_done(
     rig.master._exporter.start(1)
     assert begun.wait(TIMEOUT_S)
     rig.master._exporter.close(0.0)
-    assert "does not end within 0 s" in caplog.text
+    assert "has not ended within 0 s" in caplog.text
     rig.master.events.put(e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert order == ["brought", "ended"]

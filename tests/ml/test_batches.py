@@ -32,7 +32,7 @@ def test_a_full_batch_is_all_rows() -> None:
 
 @pytest.mark.parametrize("batch", [0, -1, 31])
 def test_batches_below_one_or_above_the_rows_are_refused(batch: int) -> None:
-    with pytest.raises(ConfigError, match=rf"{batch}, but must be 'full' or in 1 \.\. 30"):
+    with pytest.raises(ConfigError, match=rf"{batch}, .*'full' .* 1 \.\. 30"):
         batch_share(batch, (10, 20))
 
 
@@ -55,5 +55,5 @@ def test_every_row_is_drawn_about_equally_often() -> None:
 def test_a_whole_split_is_drawn_in_order_and_nothing_from_an_empty_share() -> None:
     assert draw(0, 0, 0, 5, 5).tolist() == [0, 1, 2, 3, 4]
     assert draw(0, 0, 0, 5, 0).size == 0
-    with pytest.raises(ConfigError, match="asked for 6 rows, but has 5"):
+    with pytest.raises(ConfigError, match="6 rows, but has 5"):
         draw(0, 0, 0, 5, 6)

@@ -37,6 +37,7 @@ def test_every_model_works_with_every_rule_and_its_penalties(model: str, optimiz
     [
         ("softmax", "adam", "hidden", "hidden is given, but softmax has no such option: it is for dnn"),
         ("linear", "adam", "huber_delta", "huber_delta is given, but linear has no such option: it is for robust"),
+        ("softmax", "adam", "rank", "rank is given, but softmax has no such option: it is for mf"),
         ("linear", "adam", "momentum", "momentum is given, but optimizer is 'adam': it is for momentum"),
         ("linear", "sgd", "beta1", "beta1 is given, but optimizer is 'sgd': it is for adam"),
         ("linear", "ftrl", "beta2", "beta2 is given, but optimizer is 'ftrl': it is for adam"),

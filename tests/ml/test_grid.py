@@ -165,7 +165,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_nothing_is_added(value: fl
     part = SplitSum(grid, np.zeros(3, dtype=np.int16), 80, 20)
     grad = np.ones(20, dtype=np.float32)
     grad[12] = value
-    with pytest.raises(TrainingError, match="split 2 is NaN or infinite between keys 88 and 96"):
+    with pytest.raises(TrainingError, match=r"split 2 .* 88 and 96"):
         part.add(2, grad)
     assert not part.sum.any() and not part.raw and not part.maxima.any() and not part.splits
 
@@ -271,7 +271,7 @@ def test_bad_split_among_others_is_named_and_wrong_sizes_are_refused() -> None:
     good, bad = np.ones(4, np.float32), np.array([1, np.nan, 1, 1], np.float32)
     with pytest.raises(TrainingError, match="split 8"):
         part.add_all([7, 8], [good, bad], [None, None])
-    with pytest.raises(ValueError, match="split 9: 1 values given for 4 keys"):
+    with pytest.raises(ValueError, match=r"split 9: 1 .* 4 keys"):
         part.add_all([9], [good[:1]], [None])
 
 

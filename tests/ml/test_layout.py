@@ -43,7 +43,7 @@ def test_partitions_cover_the_keys_in_whole_blocks_and_differ_by_at_most_one_blo
 
 @pytest.mark.parametrize("count", [0, 37])
 def test_more_partitions_than_blocks_are_refused(count: int) -> None:
-    with pytest.raises(ConfigError, match=rf"partitions is {count}, but must be in 1 \.\. 30"):
+    with pytest.raises(ConfigError, match=rf"{count}, .* 1 \.\. 30"):
         network().partition_ranges(count)
 
 

@@ -76,7 +76,7 @@ def test_sums_survive_the_trip_as_plain_numbers() -> None:
     none = EvalSums.zero("regression", 1)
     assert EvalSums.from_vector(regression, none.to_vector()) == none
     assert EvalSums.from_vector(model, np.add(sums.to_vector(), sums.to_vector()).tolist()) == sums.plus(sums)
-    with pytest.raises(ProtocolError, match="6 evaluation sums given, but 14 were expected"):
+    with pytest.raises(ProtocolError, match=r"6 .* 14 were expected"):
         EvalSums.from_vector(model, (0.0,) * 6)
 
 

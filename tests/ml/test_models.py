@@ -85,6 +85,9 @@ MUTANTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("dnn", {"hidden": (6, 5)}, "delta = delta @ params", "delta = 1.01 * delta @ params"),
     ("dnn", {"activation": "tanh"}, "1 - activated * activated", "1 - 1.01 * activated * activated"),
     ("dnn", {"network_task": "binary"}, "losses, slopes[:, np.newaxis]", "losses, 1.01 * slopes[:, np.newaxis]"),
+    ("mf", {}, "sums *= slopes[part, np.newaxis]", "sums *= np.float32(1.01) * slopes[part, np.newaxis]"),
+    ("mf", {}, "(_squared(X).T @ slopes)", "1.01 * (_squared(X).T @ slopes)"),
+    ("mf", {}, "+= X.T @ slopes", "+= 1.01 * (X.T @ slopes)"),
 ]
 
 
@@ -281,7 +284,7 @@ def test_labels_that_the_task_cannot_have_are_refused(task: Any, labels: list, c
 
 
 def test_a_model_refuses_data_with_another_number_of_classes() -> None:
-    with pytest.raises(DataError, match="has 3 classes, but the model was made for 4"):
+    with pytest.raises(DataError, match=r"3 classes, .* for 4"):
         load_model("softmax")(2, 4).target(np.zeros(1), np.arange(3.0))
 
 
@@ -365,10 +368,10 @@ def test_a_class_that_is_not_a_model_is_refused(own: Path, name: str, message: s
 
 
 def test_unknown_names_and_files_that_cannot_be_imported_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model is 'svn', but must be one of dnn, .* or path\.py:Class"):
+    with pytest.raises(ConfigError, match=r"'svn', .*path\.py:Class"):
         load_model("svn")
     with pytest.raises(ConfigError, match="does not exist"):
         load_model(f"{tmp_path}/none.py:A")
     (tmp_path / "broken.py").write_text("def (")
-    with pytest.raises(ConfigError, match="cannot be imported: SyntaxError"):
+    with pytest.raises(ConfigError, match="SyntaxError"):
         load_model(f"{tmp_path}/broken.py:A")

@@ -25,7 +25,8 @@ def train(
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(ROWS, 30)) * (rng.random((ROWS, 30)) < 0.1)).astype(np.float32)
     y = (X[:, 0] - X[:, 1] + 0.1 * rng.normal(size=ROWS) > 0).astype(np.int32)
-    model = load_model(name)(30, 2, **options)
+    cls = load_model(name)
+    model = cls(30, 1 if cls.task == "regression" else 2, **options)
     space = model.key_space()
     rate = 0.5 if optimizer_name == "sgd" else 0.05
     optimizer = make_optimizer(OptimizerSettings(optimizer_name, learning_rate=rate, l1=0.001, l2=0.01))
@@ -91,6 +92,7 @@ def train(
         ("softmax", "adagrad", {}),
         ("dnn", "momentum", {"hidden": (5,)}),
         ("logistic", "sgd", {"intercept": False}),
+        ("mf", "sgd", {"rank": 3}),
     ],
 )
 def test_the_model_has_the_same_bits_whatever_the_workers_and_the_partitions(

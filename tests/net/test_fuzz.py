@@ -357,7 +357,7 @@ def proven_to(address: Address, way: str) -> socket.socket:
 def test_a_greeting_that_is_no_meeting_is_an_error_of_ours(answer: bytes) -> None:
     with nothing_left():
         listener = SocketVan("tcp", TOKEN).listen(echo, hello=answer)
-        with pytest.raises(ProtocolError, match="greeting of a listener is malformed"):
+        with pytest.raises(ProtocolError, match=r"greeting .* malformed"):
             NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S)
         listener.close()
 

@@ -185,7 +185,7 @@ def test_missing_or_broken_files_are_a_storage_error(tmp_path: Path, ours: TlsFi
     (tmp_path / "broken.pem").write_text("no certificate")
     broken = Security(tls=TlsFiles(tmp_path / "broken.pem", ours.certificate, ours.key))
     for security in (missing, broken):
-        with pytest.raises(StorageError, match="certificates cannot be used"):
+        with pytest.raises(StorageError, match="cannot be used"):
             security.ssl_context(server_side=True)
     assert NO_SECURITY.tls is None
 
@@ -201,7 +201,7 @@ def test_tls_without_its_package_is_refused_before_the_data_is_read(
     with pytest.raises(ConfigError, match=r"pip install '.\[tls\]'"):
         prepare_job(request, before_data=lambda: told.append("data"))
     assert told == [] and not (tmp_path / "home" / "jobs").exists()
-    assert JobSpec().tls is False
+    assert JobSpec().network.tls is False
 
 
 def test_certificates_take_the_place_of_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

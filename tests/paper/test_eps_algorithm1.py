@@ -53,7 +53,7 @@ class TestLines7To16:
         toy.submit(request("b", 3, 2))
         assert toy.job("a").size == (8, 4)
         assert toy.job("b").phase is Phase.QUEUED
-        assert toy.job("b").why.startswith("infeasible: queued because")
+        assert toy.job("b").why.startswith("waits for a job to end:")
 
     def test_a_job_with_one_worker_gives_servers_only(self):
         """Lines 13 to 16 test workers and servers apart, where the text asks for one of both.
@@ -119,7 +119,7 @@ class TestLines17To27:
         toy.submit(request("new", 3, 1))
         assert [toy.job(name).workers for name in ("large", "middle", "small")] == [10, 4, 3]
 
-    def test_it_is_infeasible_where_all_fall_to_one(self):
+    def test_it_waits_for_an_end_where_all_fall_to_one(self):
         toy = Toy.of(4, POLICIES["elastic"])
         toy.submit(*[request(name, 3, 2, most_workers=3, most_servers=2) for name in "ab"])
         toy.settle()
@@ -127,7 +127,7 @@ class TestLines17To27:
             toy.feed(name, 1.0)
         # 4 are free; the others can give 4 workers and 2 servers: ten for a job of 6 and 3 and a master, one more not.
         toy.submit(request("c", 7, 3))
-        assert "infeasible: queued because" in toy.job("c").why
+        assert "waits for a job to end:" in toy.job("c").why
         assert toy.job("a").size == toy.job("b").size == (3, 2)
         toy.submit(request("d", 6, 3))
         assert toy.job("d").phase is Phase.STARTING
@@ -248,7 +248,7 @@ class TestLines29To40:
         toy.submit(request("took", 3, 2, most_workers=3, most_servers=2))
         toy.settle()
         toy.submit(request("large", 9, 4))
-        assert toy.job("gave").size == (6, 3) and toy.job("large").why.startswith("infeasible")
+        assert toy.job("gave").size == (6, 3) and toy.job("large").why.startswith("waits for a job to end")
         return toy
 
     def test_behind_a_job_that_waits_for_ends_only_who_gave_gets_it_back(self):
@@ -258,7 +258,7 @@ class TestLines29To40:
         toy.iterate("gave", 1.0)
         assert toy.job("gave").size == (8, 4), "what it asked for, although it may grow"
         assert toy.sentences[-1].startswith("no queued job fits before a running one ends: gave gets 2 workers")
-        assert toy.job("large").why.startswith("infeasible")
+        assert toy.job("large").why.startswith("waits for a job to end")
         toy.iterate("gave", 1.0)
         assert toy.job("gave").size == (8, 4)
         toy.send(e.NodeCame("new", UNIT))

@@ -448,7 +448,7 @@ def test_sentence_training_goes_on_with_the_same_splits_each_clock_after_a_chang
 
 def test_job_master_refuses_to_start_with_more_servers_than_partitions() -> None:
     """§2.2: every server of Fig. 1 holds at least one partition."""
-    with pytest.raises(Exception, match="7 servers for 6 partitions"):
+    with pytest.raises(Exception, match=r"7 servers .* 6 "):
         Job(SETTINGS, 3, 7)
 
 

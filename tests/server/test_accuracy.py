@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.ratings import Law
 from eps.data.cut import prepare
+from eps.data.dataset import open_dataset
 from eps.job.launch import data_settings, shape_of
 from eps.master.export import test_metrics as metrics_on_test_data
+from eps.ml.batches import draw
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import Runtime, settled
 from tests.server.test_training_in_process import train
@@ -83,3 +86,39 @@ def test_farm_ads_reaches_the_baseline(tmp_path: Path, shared_data: Path) -> Non
         normalize="l2", folds=5, l2=0.0001, iterations=100,
     )  # fmt: skip
     assert metrics["accuracy"] >= 0.90
+
+
+def test_matrix_factorization_has_the_error_of_plain_sgd(tmp_path: Path) -> None:
+    law = Law(users=300, items=200, ratings=20_000, rank=4)
+    law.write(tmp_path / "ratings.txt")
+    rate, l2, iterations = 25.0, 3e-5, 400
+    runtime, model = trained(
+        tmp_path, model="mf", rank=4, data=str(tmp_path / "ratings.txt"), test="0.1", optimizer="sgd",
+        learning_rate=rate, l2=l2, batch_size="4000", iterations=iterations,
+    )  # fmt: skip
+    found = metrics_on_test_data(runtime, runtime.key_space.unpack(model))["rmse"]
+
+    # The oracle: the same batches from the same start, one rating after the other in float64.
+    dataset = open_dataset(runtime.dataset_dir)
+    splits = [dataset.load_split(split) for split in range(dataset.num_splits)]
+    pairs = [each.features[each.X.indices].reshape(-1, 2) for each in splits]
+    start = runtime.key_space.unpack(runtime.key_space.initial_values(0, runtime.key_space.num_keys, 0))
+    v, b = start["factors"].astype(np.float64), start["biases"].astype(np.float64)
+    for clock in range(iterations):
+        step_v, step_b = np.zeros_like(v), np.zeros_like(b)
+        for split, data in enumerate(splits):
+            rows = draw(0, split, clock, data.num_rows, runtime.shares[split])
+            (user, item), rating = pairs[split][rows].T, data.y[rows]
+            error = (b[user] + b[item] + (v[user] * v[item]).sum(axis=1) - rating)[:, np.newaxis]
+            np.add.at(step_v, user, error * v[item])
+            np.add.at(step_v, item, error * v[user])
+            np.add.at(step_b, user, error[:, 0])
+            np.add.at(step_b, item, error[:, 0])
+        v -= rate * (step_v / 4000 + l2 * v)
+        b -= rate * step_b / 4000
+    test_X, test_y = dataset.load_test()
+    user, item = test_X.indices.reshape(-1, 2).T
+    expected = np.sqrt(np.mean((b[user] + b[item] + (v[user] * v[item]).sum(axis=1) - test_y) ** 2))
+    assert abs(found - expected) < 1e-5
+    # It has learned the factors: the noise remains, and what 60 ratings of a user leave unknown.
+    assert found < 1.25 * law.noise < 0.8 * float(np.std(test_y))

@@ -35,7 +35,7 @@ PARTITIONS, SPLITS, CLOCKS = 5, 3, 3
 
 
 class NoReply:
-    """Nobody asks."""
+    """A reply that is dropped."""
 
     def send(self, message: object) -> None:
         raise AssertionError("nothing is answered here")
@@ -119,7 +119,7 @@ def test_bits_are_the_same_together_and_on_two_threads(
 
 @dataclass
 class Recorded:
-    """A partition that notes what is done with it."""
+    """A partition that records its operations."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     together: threading.Barrier | None = None
@@ -131,7 +131,7 @@ class Recorded:
     def step(self, clock: int, keep_gradient: bool) -> None:
         self.calls.append(("step", clock))
         if self.together is not None:
-            # Broken, and an error, unless two threads are here.
+            # The barrier breaks, and the test fails, unless two threads reach it.
             self.together.wait(TIMEOUT_S)
         if self.fails and threading.current_thread().name.startswith("arithmetic"):
             raise ValueError("of the second thread")
@@ -269,7 +269,7 @@ def test_error_of_the_second_thread_is_reported_and_raised(
     for split in range(SPLITS - 1):
         connection.request(build_exchange(pushed(runtime, -1, split), [])).result(TIMEOUT_S)
     monkeypatch.setattr(PartitionStore, "step", step)
-    with pytest.raises(EpsError, match="no room in the second thread"):
+    with pytest.raises(EpsError, match="the second thread"):
         connection.request(build_exchange(pushed(runtime, -1, SPLITS - 1), [])).result(TIMEOUT_S)
     failed = [report for report in reports if isinstance(report, m.MemberFailed)]
     assert [(report.kind, report.message) for report in failed] == [("MemoryError", "no room in the second thread")]

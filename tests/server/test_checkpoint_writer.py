@@ -27,7 +27,7 @@ ORDER = m.TakeCheckpoint(1, 5, 1)
 
 
 class SlowStorage(MemoryStorage):
-    """Begins no file before it is told to."""
+    """A storage that waits for the test before each file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Rig:
         self.storage = storage
         self.values = [10.0, 20.0, 30.0]
         self.snapshots: list[int] = []
-        #: Copies of which there is no room.
+        #: Copies that do not fit into memory.
         self.too_large: set[int] = set()
         self.reports: list[m.Report] = []
         self.lock = threading.Lock()
@@ -77,7 +77,7 @@ class Rig:
                 self.writer.take(s.TakeSnapshot(checkpoint_id, partition, s.Counters((5, 5), 10, 1)))
 
     def step(self, partition: int) -> None:
-        """Change a partition as the shell does."""
+        """Change a partition like the server's shell."""
         with self.lock:
             self.writer.before_change(partition)
             self.values[partition] += 1.0
@@ -203,7 +203,7 @@ def test_a_failure_frees_what_waits_and_a_later_order_forgets_an_earlier_one(slo
     slow.step(1)
     assert slow.snapshots == [0]
     release(slow)
-    # What was under way is of an old checkpoint; its master takes no notice of it.
+    # The write in progress belongs to an old checkpoint; the master ignores its outcome.
     assert len(slow.wait_for_reports(1)) == 1
 
 

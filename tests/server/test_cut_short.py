@@ -29,7 +29,7 @@ S1, S2, W1, W2, W3 = "server-1", "server-2", "worker-1", "worker-2", "worker-3"
 
 
 class Data:
-    """All splits, in memory."""
+    """Data whose splits are all in memory."""
 
     def __init__(self) -> None:
         self._splits = test_training_in_process.make_splits(False)
@@ -123,7 +123,7 @@ def trained(cut_short: bool) -> tuple[dict[int, bytes], dict[int, tuple[int, int
         if cut_short:
             second = servers.commit_move(from_clock=4)
             push(servers, S1, 0, 2, 0)
-            # The other worker's share never comes: it is lost.
+            # The other worker is lost and never sends its share.
             found = {**servers.inventory(1, S1, S2), W1: m.Inventory(W1, 1, 2)}
             third = take_over(second, Inquiry(1, {W2: "lost"}, found), runtime.settings)
             assert third is not None and third.partitions.owners == (S2, S1)

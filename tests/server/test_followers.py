@@ -20,7 +20,7 @@ TIMEOUT_S = 10.0
 
 
 class Follower:
-    """Keeps what it gets and answers when it is told to."""
+    """A follower that keeps updates and acknowledges them when the test says so."""
 
     def __init__(self) -> None:
         self.van = InProcessVan()
@@ -148,7 +148,7 @@ def test_whatever_goes_wrong_on_the_sending_thread_fails_the_stream(
     stream.send(transfer())
     (failed,) = stream.acknowledged()
     assert isinstance(failed, s.SendingFailed) and failed.why == "MemoryError: no room for a message"
-    # Nothing waits for room, and nothing is kept for a follower that gets no more.
+    # No sender is blocked, and no update is kept for an ended stream.
     stream.send(transfer())
     assert stream.wait_for_room() is None
     assert stream._waiting_bytes == 0 and not stream._waiting

@@ -1,4 +1,4 @@
-"""What a member writes last, from which others learn why it ended."""
+"""The last log line of a member, which says why it ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Shell:
 
 
 class Session:
-    """One that breaks when the server serves."""
+    """A session that breaks when the server starts to serve."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self._breaking = threading.Thread()
@@ -64,8 +64,10 @@ class Session:
 def test_the_last_line_of_a_server_says_why_it_ended_whatever_its_checkpoint_comes_to(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where HDFS is away a checkpoint is on its way, too, which its end cuts short."""
-    spec = SimpleNamespace(member_timeout_s=3.0, master_timeout_s=60.0, van="")
+    """If HDFS is unreachable, a checkpoint is still in progress, which the end aborts."""
+    spec = SimpleNamespace(
+        recovery=SimpleNamespace(member_timeout_s=3.0, master_timeout_s=60.0), network=SimpleNamespace(van="")
+    )
     runtime = SimpleNamespace(within=lambda job_dir: SimpleNamespace(spec=spec))
     van = SimpleNamespace(listen=lambda *_: SimpleNamespace(address="127.0.0.1:1"), restrict_to=lambda ways: None)
     monkeypatch.setattr(Security, "of_job", lambda job_dir: None)

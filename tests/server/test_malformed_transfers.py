@@ -20,7 +20,7 @@ from eps.net.messages.exchange import simple
 from eps.server.shell import ServerShell
 from tests.server.test_shell import TIMEOUT_S, make_runtime
 
-#: Followed by the server; its owner is somebody else.
+#: A partition that the server follows; another server owns it.
 FOLLOWED = 1
 HARMLESS_SEEDS = 300
 
@@ -70,7 +70,7 @@ class Follower:
         return [np.empty(0, np.float32), np.zeros_like(self.store.exponents)]
 
     def told(self) -> tuple[object, ...]:
-        """Return what would show that an update was counted or applied."""
+        """Return the state that an applied or counted update would change."""
         state, store = self.state, self.store
         values = store.export().tobytes(), store.exponents.tobytes(), store.applications.tobytes()
         return (
@@ -147,7 +147,7 @@ def test_update_with_keys_that_are_not_the_partitions_is_refused(follower: Follo
     follower.send(simple("update", **follower.update()), *follower.arrays())
     before = follower.told()
     fields = follower.update(clock=0, sparse=True)
-    with pytest.raises(ProtocolError, match="keys that are not ascending"):
+    with pytest.raises(ProtocolError, match="not ascending"):
         exponents = np.zeros_like(follower.store.exponents)
         follower.send(simple("update", **fields), np.ones(2, np.float32), exponents, np.array(keys))
     assert follower.told() == before and not follower.failures()
@@ -194,7 +194,7 @@ def test_snapshot_whose_bytes_are_not_those_that_left_is_never_used(
 
 
 class Unanswered:
-    """The way back of a request that is refused by raising."""
+    """The reply of a request that is refused with an exception."""
 
     def send(self, message: Message) -> None:
         pytest.fail("it was acknowledged")
@@ -252,7 +252,7 @@ def outcome(follower: Follower, seed: int) -> tuple[str, str]:
 
 
 def test_transfers_of_random_fields_and_arrays_fail_nobody() -> None:
-    """Whatever a peer that has proved the token says: an error or an acknowledgement, and the server goes on."""
+    """Any message of an authenticated peer gets an error or an acknowledgement, and the server continues."""
     met: Counter[tuple[str, str]] = Counter()
     for seed in range(HARMLESS_SEEDS):
         follower = Follower()

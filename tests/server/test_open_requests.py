@@ -14,7 +14,7 @@ from eps.server.open_requests import DeferredAnswer, PendingExchange, PushReques
 
 
 class Answers:
-    """A way back that keeps what it is given, or fails."""
+    """A reply that keeps the answer, or fails."""
 
     def __init__(self, *errors: EpsError) -> None:
         self.errors = list(errors)

@@ -160,7 +160,7 @@ class Rig:
     def train(self, keep_gradient: bool = False) -> object:
         """Run one clock on both; what was pushed is overwritten at once, as memory that was lent is.
 
-        What is said to be the last push may be needed until the step.
+        The memory of the push marked as last may be needed until the step.
         """
         gradients = self.gradients()
         pushes = list(self.pushes(gradients))
@@ -181,7 +181,7 @@ class Rig:
         return self.store.pull(clock, PullPart(self.partition, clock))
 
     def check(self) -> None:
-        """Read all keys, a worker's, and some that nobody pushes."""
+        """Read all keys, those of a worker, and some that no worker pushes."""
         expected = self.eager.values
         values, exponents = self.read(self.clock)
         assert values.tobytes() == expected.tobytes()

@@ -80,7 +80,7 @@ class Job:
         self.worker.on_order(m.GrantHorizon(horizon, -1, self.worker.state.memberships.newest.version))
 
     def train(self, horizon: int) -> None:
-        """Let the worker go on as far as this clock."""
+        """Let the worker train up to this clock."""
         self.grant(horizon)
         wait_for(lambda: self.worker.state.duties.clock == horizon + 1, TIMEOUT_S, f"clock {horizon + 1}")
 
@@ -153,7 +153,7 @@ def test_a_server_that_leaves_does_not_wait_for_the_iteration_that_others_have_b
         shell.on_order(m.UpdateMembership(1, second))
     job.worker.on_order(m.UpdateMembership(1, second))
     with job.shells[S2]._lock:
-        # Whoever asks server-2 has to wait.
+        # Pulls from server-2 have to wait.
         job.grant(3)
         wait_for(lambda: job.worker.loop._round is not None, TIMEOUT_S, "clock 3 to begin")
         job.worker.on_order(m.ReleasePlan(1))

@@ -99,7 +99,7 @@ def test_any_checkpoint_leads_to_the_bits_of_a_job_that_never_stopped(rule: dict
         before = fresh(runtime)
         train(runtime, before, TWO, range(settings.first_clock, clock))
         manifest = checkpoint(runtime, before, clock, store)
-        # What is trained after the snapshot must not reach into it.
+        # Training after the snapshot must not change it.
         train(runtime, before, TWO, range(clock, clock + 2))
         found, damaged = store.latest_valid(identity(runtime))
         assert found == manifest and not damaged
@@ -140,7 +140,7 @@ def test_partition_of_another_job_is_refused() -> None:
     store = CheckpointStore(MemoryStorage())
     adam, sgd = make_runtime(False, optimizer="adam"), make_runtime(False, optimizer="sgd")
     manifest = checkpoint(adam, fresh(adam), 0, store)
-    with pytest.raises(StorageError, match="0001-00000000: partition 0 came as"):
+    with pytest.raises(StorageError, match=r"0001-00000000: .* 0 "):
         load_partition(store, manifest, 0, sgd)
 
 
@@ -167,7 +167,7 @@ def test_identity_of_a_job_with_a_model_of_its_own_is_the_same_in_every_containe
 
 
 def test_a_membership_that_is_said_again_begins_nothing_again(tmp_path: Path) -> None:
-    """The checkpoint with which the job began may be gone by then."""
+    """The checkpoint with which the job began may have been removed by then."""
     runtime = dataclasses.replace(make_runtime(False), job_dir=tmp_path)
     store = open_checkpoints(tmp_path / "checkpoints")
     manifest = checkpoint(runtime, fresh(runtime), 0, store)
@@ -186,7 +186,7 @@ def test_a_membership_that_is_said_again_begins_nothing_again(tmp_path: Path) ->
 
 
 def test_server_that_leaves_goes_back_without_a_checkpoint_that_is_not_kept_any_more(tmp_path: Path) -> None:
-    """Found by simulation: it heard late that the job had gone back, held nothing, and failed the job."""
+    """Found by simulation: a server without partitions learned late of a rollback, and failed the job."""
     runtime = dataclasses.replace(make_runtime(False), job_dir=tmp_path)
     van, reports = InProcessVan(), []
     shell = ServerShell(runtime, "server-1", van, reports.append)

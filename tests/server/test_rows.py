@@ -1,4 +1,4 @@
-"""Where the parameters of a server's partitions lie after a step."""
+"""The memory layout of a server's parameters after a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANGES = [(0, 10), (10, 30), (30, 35), (35, 40)]
 
 
 class Memory:
-    """Reserves memory, and remembers what."""
+    """Reserves memory and records it."""
 
     def __init__(self) -> None:
         self.made: list[np.ndarray] = []

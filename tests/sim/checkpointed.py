@@ -14,7 +14,7 @@ from tests.sim.job import SimJob
 from tests.sim.mortal import MortalJob
 from tests.sim.wire import oracle
 
-#: The last step of a checkpoint takes at most so long.
+#: Longest duration of the last step of a checkpoint.
 FINISH_S = 0.1
 
 
@@ -30,14 +30,14 @@ class CheckpointedJob(SimJob):
     def __init__(self, *details: Any, every: int, **more: Any) -> None:
         super().__init__(*details, **more)
         settings = self.settings
-        # Of every second job only one checkpoint is kept: nothing else is left to go back to.
+        # Every second job keeps only one checkpoint, the only one that it can restore.
         keep = 1 + every % 2
         self.master.checkpoints = Checkpoints(
             Timetable(Schedule(every), settings.iterations), settings.num_partitions, keep
         )
-        #: Name -> partition -> part of each checkpoint that is on the store.
+        #: Name of each stored checkpoint -> partition -> part.
         self.complete: dict[str, dict[int, m.CheckpointPartWritten]] = {}
-        #: The latest that was finished, and those that stay beside it.
+        #: The latest finished checkpoint, and the others that are kept.
         self._kept: tuple[int, set[str]] = (0, set())
 
     def _execute(self, commands: Sequence[e.Command]) -> None:
@@ -78,4 +78,4 @@ class CheckpointedJob(SimJob):
 
 
 class MortalCheckpointedJob(CheckpointedJob, MortalJob):
-    """The same, with masters that die."""
+    """A job with checkpoints and masters that die."""

@@ -11,7 +11,7 @@ from tests.tiers import seeds
 
 @pytest.fixture(autouse=True)
 def disk_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls a plug here: what a simulated master has written is there for the next one without a sync."""
+    """Skip syncs: no simulated machine loses power, so the next master sees all writes."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
 

@@ -8,7 +8,7 @@ from eps.core import events as e
 from eps.core.types import MemberId
 from tests.sim.job import SimJob
 
-#: A crash comes within this time of the step that it was drawn for: perhaps in the middle of what the step begins.
+#: A crash happens within this time after the step for which it was drawn, perhaps in the middle of its effects.
 CRASH_WITHIN_S = 0.1
 
 
@@ -18,9 +18,9 @@ class CrashingJob(SimJob):
     Parameters
     ----------
     crashes : float
-        Probability that somebody crashes after a step of a plan.
+        Probability of a crash after a step of a plan.
     most : int
-        Crashes in all; a job gives up after many without a complete clock between them.
+        Limit of crashes: a job fails after many without a completed clock in between.
     """
 
     def __init__(self, *details: Any, crashes: float = 0.4, most: int = 5, **more: Any) -> None:

@@ -11,7 +11,7 @@ from tests.sim.job import TAKEN, SimJob
 
 #: Deadlines: none at all, shorter than most drains, about as long, long enough, and never reached.
 DEADLINES_S = (0.0, 0.05, 0.4, 2.0, 10.0, 1000.0)
-#: A warning comes within this time of the step that it was drawn for.
+#: A warning comes within this time after the step for which it was drawn.
 WARNED_WITHIN_S = 0.1
 
 
@@ -21,11 +21,11 @@ class EvictingJob(SimJob):
     Parameters
     ----------
     warnings : float
-        Probability that something is announced after a step of a plan, or between two.
+        Probability of an announced eviction after a step of a plan, or between two.
     most : int
-        Announcements in all.
+        Limit of announcements.
     deadlines_s : tuple of float, seconds
-        What they are drawn from.
+        Deadlines to draw from.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class EvictingJob(SimJob):
         self._step = f"{number} {step}"
         if self.master.looks_for_room and self.chance(0.5):
             self.at(self.share(), self._see_room)
-        # Most plans make way as long as they may.
+        # Most plans are aborted for a drain while they can be.
         early = driver is None or driver.plan.phase in (Phase.PROPOSED, Phase.PREPARED)
         if self._most and self.chance(self._warnings * (0.25 if early else 1.0)):
             self._most -= 1
@@ -67,29 +67,29 @@ class EvictingJob(SimJob):
         self.count(step)
         count = min(len(here), self._random.choice((1, 1, 2, 3, len(here))))
         deadlines_s = {c: self._random.choice(self._deadlines_s) for c in self._random.sample(here, count)}
-        # Of one that has ended nothing is to be said any more; the two may cross.
+        # A container that has ended is not announced, although the messages may cross.
         deadlines_s.update(dict.fromkeys(sorted(self._exited)[-1:], 1.0))
         self.warn(deadlines_s)
         if self.chance(0.3):
             self.at(self.share(), lambda: self.warn(dict.fromkeys(deadlines_s, 1000.0)))
-        # What was announced is not always done.
+        # An announced eviction is not always carried out.
         for container_id, deadline_s in deadlines_s.items() if self.chance(0.8) else ():
             self.at(deadline_s, lambda c=container_id: self.take_away(c))
 
     def _see_room(self) -> None:
-        """Say that there is room, whether or not it is still looked for."""
+        """Report free capacity, whether or not the job still looks for it."""
         self.count("room")
         self._on_container(e.RoomSeen({role: self._random.randint(0, 2) for role in Role}))
 
     def warn(self, deadlines_s: dict[str, float]) -> None:
-        """Say which containers will be taken away, as one; often others are to get their room."""
+        """Announce the eviction of containers together, often for other applications."""
         warnings = tuple(
             e.ContainerWarning(c, deadline_s, for_others=self.chance(0.5)) for c, deadline_s in deadlines_s.items()
         )
         self._on_container(e.ContainersWarned(warnings))
 
     def take_away(self, container_id: str) -> None:
-        """End a container, whatever is in it."""
+        """End a container with all processes in it."""
         if container_id in self._exited:
             return
         self.count("taken away")

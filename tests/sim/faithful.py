@@ -50,7 +50,7 @@ from tests.sim.wire import (
 )
 from tests.sim.worker import SimWire, SimWorker, answers_of, parts_of
 
-#: A break comes within this time of the message that it was drawn for.
+#: A break happens within this time after the message for which it was drawn.
 BREAK_WITHIN_S = 0.1
 
 
@@ -98,7 +98,7 @@ class SimConnection:
             found[1](reply)
 
     def break_(self, share: float = 0.0) -> None:
-        """Fail what is outstanding; the listener still works off a share of what is on its way."""
+        """Fail outstanding requests; the listener still receives some of the messages in flight."""
         if self.closed:
             return
         self.closed = True
@@ -123,7 +123,7 @@ class FaithfulProcess(SimProcess):
         super().vanish()
         for connection in self.connections.values():
             connection.break_(share=1.0)
-        # What it said last may not have left.
+        # Its last messages may not have been sent.
         self._up.cut(self.job.share())
         for process in self.job.processes.values():
             if isinstance(process, FaithfulProcess) and self.address in process.connections:
@@ -156,7 +156,7 @@ class FaithfulProcess(SimProcess):
         connection.break_(share)
 
     def keep(self, addresses: Collection[Address]) -> None:
-        """Close the connections to everybody else."""
+        """Close the connections to all other addresses."""
         for address in [a for a in self.connections if a not in addresses]:
             self.connections.pop(address).break_(share=1.0)
 
@@ -217,7 +217,7 @@ class FollowerStream:
         body, done = self._queue[0]
 
         def answered(reply: object) -> None:
-            # An answer that comes after the stop is still an answer.
+            # An answer after the stop still counts.
             if isinstance(reply, Done):
                 done()
                 if not self._stopped:

@@ -23,7 +23,7 @@ from tests.sim.wire import Done, Fenced, Push, Snapshot, SplitCopy, Stale, Vanis
 from tests.sim.worker import SimWire, SimWorker, answers_of, parts_of
 
 TICK_S = 0.1
-#: An unanswered request is sent again after this long.
+#: An unanswered request is resent after this time.
 PATIENCE_S = 0.25
 
 
@@ -39,7 +39,7 @@ class Outgoing:
 
 
 class HostileProcess(SimProcess):
-    """Sends again what is not answered."""
+    """A process that resends unanswered requests."""
 
     def start(self) -> None:
         self.outgoing: dict[int, Outgoing] = {}
@@ -60,7 +60,7 @@ class HostileProcess(SimProcess):
         self.net.after(TICK_S, self._tick)
 
     def on_tick(self) -> None:
-        """Say again what the role has not got an answer to."""
+        """Resend the unanswered reports of the role."""
 
     def vanish(self) -> None:
         super().vanish()
@@ -76,7 +76,7 @@ class HostileProcess(SimProcess):
         return any(waiting.address == address for waiting in self.outgoing.values())
 
     def ask(self, address: Address, body: object, on_answer: Callable[[Any], None]) -> Outgoing:
-        """Send a request, again and again until it is answered."""
+        """Send a request repeatedly until it is answered."""
         self._next_uid += 1
         waiting = Outgoing(self._next_uid, body, address, 0.0, on_answer)
         self.outgoing[waiting.uid] = waiting
@@ -128,7 +128,7 @@ class HostileStream:
 
             def answered(reply: object) -> None:
                 self._head = None
-                # A follower that vanished is the master's business; nothing more can be said to it.
+                # The master handles a vanished follower; nothing can be sent to it.
                 if isinstance(reply, Vanished):
                     self._queue.clear()
                     return
@@ -169,7 +169,7 @@ class HostileWire(SimWire):
 
     def begin(self) -> None:
         super().begin()
-        # Nothing waits for these answers any more.
+        # These answers are no longer needed.
         for waiting in self._asked:
             self.worker.outgoing.pop(waiting.uid, None)
         self._asked.clear()
@@ -210,7 +210,7 @@ class HostileWorker(HostileProcess, SimWorker):
         self._unacked: list[m.ClockReported] = []
         #: Plan -> whether this worker leaves with it.
         self._leaves: dict[int, bool] = {}
-        #: A worker that leaves says so once everything that it said before is recorded.
+        #: A leaving worker reports that once all its earlier reports are recorded.
         self._last: list[m.PlanReleased] = []
 
     def make_wire(self) -> HostileWire:
@@ -225,7 +225,7 @@ class HostileWorker(HostileProcess, SimWorker):
                 super().report(released)
 
     def _owes(self) -> bool:
-        """Return whether the master must still hear something before this worker may leave."""
+        """Return whether this worker has reports that the master must receive before it may leave."""
         return bool(self._unacked or self.outgoing)
 
     def report(self, report: m.Report) -> None:
@@ -250,7 +250,7 @@ class HostileWorker(HostileProcess, SimWorker):
                 if self.job.releases_at_once and not self._leaves[plan_id]:
                     self.report(m.PlanReleased(self.name, plan_id))
                     return
-            # What they brought may be lost: each repeat of the order does it again.
+            # The transferred splits may be lost; each repeat of the order sends them again.
             case m.SendSplits(plan_id, transfers):
                 for target in transfers if plan_id not in self.closed else ():
                     assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"

@@ -29,27 +29,27 @@ from tests.sim.server import SimServer
 from tests.sim.wire import oracle
 from tests.sim.worker import SimWorker
 
-#: Long enough for every message that is still on its way when training ends.
+#: Time for all messages in flight at the end of the training.
 EXPORT_S = 4.0
-#: In the hostile mode, somebody cancels an addition whose containers do not come.
+#: In the hostile mode, an addition whose containers do not come is cancelled after this time.
 GIVE_UP_S = 4.0
-#: How a container ends that the cluster takes.
+#: Reason of the end of an evicted container.
 TAKEN = "evicted"
-#: How a process ends that is told to.
+#: How a process ends that is shut down.
 SHUT_DOWN = "ended"
-#: Events that a failed job tells.
+#: Number of events in the message of a failed job.
 STORY = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """What happens to changes on their way: probabilities."""
+    """Disturbances of changes in flight, as probabilities."""
 
     #: A container of an addition never comes; the first ones of a job, and those without which it cannot go on, do.
     never: float = 0.0
-    #: At each event of the master: a newcomer of the plan on its way ends.
+    #: At each event of the master: a newcomer of the plan in flight ends.
     vanish: float = 0.0
-    #: At each event of the master: somebody cancels the plan on its way.
+    #: At each event of the master: the plan in flight is cancelled.
     cancel: float = 0.0
     #: A process of an addition starts and never registers (faithful mode).
     mute: float = 0.0
@@ -150,12 +150,12 @@ class SimJob:
         return heard
 
     def listener(self, address: Address) -> SimProcess | None:
-        """Return the process that listens at an address, if it still does."""
+        """Return the process that listens on an address, if there is one."""
         process = self._at.get(address)
         return process if process is not None and process.alive else None
 
     def asking(self, address: Address) -> list[MemberId]:
-        """Return the workers that wait for an answer from there."""
+        """Return the workers that wait for an answer from an address."""
         live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER and p.name]
         return [p.name for p in live if p.asks(address)]
 
@@ -173,12 +173,12 @@ class SimJob:
 
     @property
     def incarnation(self) -> int:
-        """How often the job has gone back."""
+        """Number of rollbacks of the job."""
         return 0 if self.master.membership is None else self.master.membership.incarnation
 
     @property
     def taken_over(self) -> bool:
-        """True once members were lost: what they began others may do again."""
+        """Whether members were lost, so that others may repeat their work."""
         return any(membership.takes_over for membership in self.master.members.memberships)
 
     def parts_of(self, checkpoint: str) -> Mapping[int, m.CheckpointPartWritten]:
@@ -208,7 +208,7 @@ class SimJob:
     # ---- the master's shell
 
     def on_event(self, event: e.Event) -> Sequence[e.Command]:
-        """Let the master take an event in, then do what it says, and return that."""
+        """Step the master with an event, execute its commands, and return them."""
         self.note("master", event)
         before, completed = self.master.membership, self.master.progress.completed
         commands = self.master.step(event, self.net.now_s)
@@ -311,7 +311,7 @@ class SimJob:
             process.end("released")
         began = any(container_of(seat) == container_id for seat in self.processes)
         if not began and container_id in self._requested and container_id not in self._exited:
-            # Else the master died before it asked for it: nobody knows it, and nothing is said.
+            # Otherwise the master died before it requested the container, so there is no event.
             self.net.after(0.01, lambda: self.on_process_ended(container_id, "withdrawn"))
 
     def _disturb(self) -> None:
@@ -337,7 +337,7 @@ class SimJob:
             self.on_process_ended(container_of(container_id), "taken away")
 
     def plan_of(self, turn: int) -> Plan:
-        """Return the plan that members know by this number."""
+        """Return the plan with this turn."""
         return next(plan for plan in self.master.plans.all.values() if plan.turn == turn)
 
     def process_of(self, name: MemberId) -> SimProcess:
@@ -353,11 +353,11 @@ class SimJob:
     # ---- driving
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do something at a time of the job, if it still runs."""
+        """Call a function at a time of the job, if it still runs."""
         self.net.after(delay_s, lambda: None if self.master.state in ENDED_STATES else action())
 
     def ask(self, request_id: str, change: Change) -> None:
-        """Ask for a change, perhaps twice under the same id: the answer is the same."""
+        """Request a change, perhaps twice with the same id; both answers are the same."""
         self.on_event(e.ChangeRequested(request_id, change))
         if self.chance(0.2):
             first, plans = self.answers[request_id], len(self.master.plans.all)
@@ -376,7 +376,7 @@ class SimJob:
         self.net.after(0.25, self._tick)
 
     def _help(self) -> None:
-        """Let members register again that never went, and cancel what waits long."""
+        """Register members again that never left, and cancel plans that wait long."""
         here = sorted(name for name, container in self._named.items() if self.processes[container].alive)
         if here and self.chance(0.1):
             process = self.process_of(self._random.choice(here))
@@ -387,7 +387,7 @@ class SimJob:
                 self.on_event(e.CancelRequested(f"give-up-{plan.plan_id}", plan.plan_id))
 
     def run(self, limit_s: float = 120.0) -> None:
-        """Play the job to its end; whatever goes wrong is told with the seed and the last events."""
+        """Run the job to its end; any failure is raised with the seed and the last events."""
         try:
             self._execute(self.master.start(0.0))
             self.net.after(0.25, self._tick)
@@ -424,7 +424,7 @@ class SimJob:
         assert self.master.membership is not None
         splits = self.master.membership.splits
         if self._version == 1 or self.master.membership.takes_over:
-            # What is not there is loaded when the membership arrives.
+            # Missing splits are loaded when the membership arrives.
             return
         for name, worker in self.live(SimWorker).items():
             assert isinstance(worker, SimWorker)
@@ -432,7 +432,7 @@ class SimJob:
             assert told <= set(worker.disk), f"{name} has {sorted(worker.disk)}, the table says {sorted(told)}"
 
     def check_finished(self) -> None:
-        """Assert everything that must be true of a job that finished."""
+        """Check all invariants of a finished job."""
         try:
             self._check_finished()
         except AssertionError as error:

@@ -84,7 +84,7 @@ def test_every_torn_or_flipped_byte_of_a_part_is_found(storage: MemoryStorage) -
     assert len(whole) == size_bytes
     for at in range(size_bytes):
         storage.files["part"] = whole[:at]
-        with pytest.raises(StorageError, match=r"part: .*(truncated|damaged)"):
+        with pytest.raises(StorageError, match=r"(truncated|damaged)"):
             read_part(storage, "part", size_bytes, checksum)
         storage.files["part"] = whole
         flip(storage, "part", at)
@@ -146,7 +146,7 @@ def test_no_valid_checkpoint_is_none_and_says_why(store: CheckpointStore, storag
 
 def test_a_checkpoint_of_another_job_is_refused_with_the_difference(store: CheckpointStore) -> None:
     make(store, 10)
-    with pytest.raises(ConfigError, match="belongs to another job: its optimizer is 'adam', this job's is 'sgd'"):
+    with pytest.raises(ConfigError, match=r"'adam', .* 'sgd'"):
         store.latest_valid({**JOB, "optimizer": "sgd"})
 
 
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_cannot_be_moved_to_its_place_has_failed(
 
     make(store, 10)
     monkeypatch.setattr(storage, "rename", refuse)
-    with pytest.raises(StorageError, match=r"partial: cannot be renamed to 0001-00000020: Input/output error"):
+    with pytest.raises(StorageError, match="0001-00000020: Input"):
         make(store, 20, kept=())
     assert store.names() == ["0001-00000010"]
 

@@ -104,12 +104,12 @@ def test_what_cannot_be_removed_is_known_afterwards(job: JobDir, hdfs: FakeHdfs,
             remove_claimed(job)
         assert Claim.read(job) is not None and f"{place.path}/{OWNER}" in hdfs.nodes
     (tmp_path / "core-site.xml").unlink()
-    with pytest.raises(ConfigError, match="holds no configuration of Hadoop"):
+    with pytest.raises(ConfigError, match="no Hadoop configuration"):
         remove_claimed(job)
 
 
 def test_a_place_for_checkpoints_that_is_a_file_is_refused(hdfs: FakeHdfs, folder: Location, tmp_path: Path) -> None:
     hdfs.put("/c", b"")
     (tmp_path / "c").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"^checkpoint_dir is .*/c, which is a file, but must be a folder$"):
+    with pytest.raises(ConfigError, match=r"/c, .* must be a folder$"):
         claim(folder, "a job")

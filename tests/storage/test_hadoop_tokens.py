@@ -48,7 +48,7 @@ def protobuf_file() -> bytes:
 def test_both_formats_are_read_and_what_is_cut_off_is_told(data: bytes) -> None:
     assert parse_tokens(data, "file") == TOKENS
     for length in (0, 4, 5, 40, len(data) // 2):
-        with pytest.raises(StorageError, match="file: is no file of Hadoop's tokens"):
+        with pytest.raises(StorageError, match="file: expected a Hadoop token file"):
             parse_tokens(data[:length], "file")
 
 
@@ -112,5 +112,5 @@ def test_what_hadoop_writes_is_read_and_given_to_webhdfs_as_hadoop_gives_it(form
 
 @pytest.mark.parametrize("text", ["", "x", "not base64!", "AAA", HADOOPS_URL_TEXT[:40]])
 def test_a_text_that_is_no_token_is_refused(text: str) -> None:
-    with pytest.raises(StorageError, match="the NameNode: gives no token of Hadoop's"):
+    with pytest.raises(StorageError, match="the NameNode: expected a Hadoop delegation token"):
         HadoopToken.from_url_text(text, "the NameNode")

@@ -89,7 +89,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     for refuse in (eps_home, make_home, lambda: Job.find("a"), lambda: Job.start(data="sklearn:iris", model="softmax")):
-        with pytest.raises(ConfigError, match=f"EPS_HOME is {tmp_path}, which belongs to user {user}, but must be"):
+        with pytest.raises(ConfigError, match=f"{tmp_path}, .* user {user}"):
             refuse()
 
 
@@ -102,7 +102,7 @@ def test_a_home_may_be_reached_over_a_link_of_its_user_in_a_shared_folder(
     link.symlink_to(home)
     assert eps_home({"EPS_HOME": str(link)}) == link
     home.chmod(0o775)
-    with pytest.raises(ConfigError, match=r"which others can write \(mode 775\)"):
+    with pytest.raises(ConfigError, match=r"mode 775"):
         eps_home({"EPS_HOME": str(link)})
 
 
@@ -112,7 +112,7 @@ def test_a_home_behind_a_link_of_another_user_is_refused(tmp_path: Path) -> None
     home.mkdir(0o700)
     link.symlink_to(home)
     os.lchown(link, 65534, 65534)
-    with pytest.raises(ConfigError, match="a symbolic link of user 65534"):
+    with pytest.raises(ConfigError, match="link of user 65534"):
         eps_home({"EPS_HOME": str(link)})
 
 

@@ -165,7 +165,7 @@ def test_a_lock_file_that_has_gone_is_nobodys_lock(tmp_path: Path, monkeypatch: 
     with JobLock(job.lock) as mine:
         assert os.path.samestat(os.fstat(mine.fileno()), job.lock.stat()) and job.is_running()
     before_the_next_lock(monkeypatch, lambda: shutil.rmtree(job.path))
-    with pytest.raises(StorageError, match="svm/lock: cannot be locked"):
+    with pytest.raises(StorageError, match="svm/lock: "):
         JobLock(job.lock)
 
 
@@ -183,7 +183,7 @@ def test_what_says_that_there_is_a_job_is_removed_before_what_takes_long(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(shutil, "rmtree", end_here)
-    with pytest.raises(StorageError, match="the files of the ended job cannot be removed"):
+    with pytest.raises(StorageError, match="cannot be removed"):
         create_job_dir("svm", tmp_path)
     assert job.checkpoints.is_dir() and not job.job_json.exists() and not job.is_running()
 
@@ -268,7 +268,7 @@ def test_a_job_that_stopped_before_its_end_gives_way_only_to_one_that_begins_ane
     for outcome in (None, "killed", "failed"):
         if outcome is not None:
             note_end(job, outcome)
-        with pytest.raises(JobExistsError, match=r"stopped before its end: .*eps resume crashed.*--anew"):
+        with pytest.raises(JobExistsError, match=r"resume crashed.*--anew"):
             create_job_dir("crashed", tmp_path)
     assert job.job_json.exists() and job.checkpoints.exists() == bool(checkpoints)
     job, lock = create_job_dir("crashed", tmp_path, anew=True)
@@ -280,7 +280,7 @@ def test_a_job_with_a_record_that_cannot_be_read_does_not_give_way_by_itself(tmp
     job, lock = create_job_dir("hurt", tmp_path)
     lock.close()
     job.job_json.write_text("{")
-    with pytest.raises(JobExistsError, match=r"'hurt' may have stopped .* damaged: see .*--anew"):
+    with pytest.raises(JobExistsError, match=r"'hurt' .*damaged: .*anew"):
         create_job_dir("hurt", tmp_path)
     assert job.job_json.exists() and keep_reason(job) is KeepReason.UNREADABLE
     create_job_dir("hurt", tmp_path, anew=True)[1].close()

@@ -87,7 +87,7 @@ def test_a_changed_bit_in_an_earlier_line_is_an_error_that_names_it(tmp_path: Pa
         damaged[at] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         line = 1 + sum(end < at for end in ends)
-        with pytest.raises(StorageError, match=rf"journal\.jsonl: line {line} .*other lines follow"):
+        with pytest.raises(StorageError, match=rf"journal\.jsonl: line {line} "):
             replay(path)
         with pytest.raises(StorageError):
             Journal(path)

@@ -64,7 +64,7 @@ def test_a_log_outlives_the_only_data_node_and_the_next_master_has_all_of_it(
 ) -> None:
     log = begun(store)
     files.without_data_nodes = True
-    with pytest.raises(StorageError, match="log-00000000 cannot be written: all DataNodes are bad"):
+    with pytest.raises(StorageError, match=r"log-00000000 .*DataNodes"):
         log.append(b"two")
     for _ in range(3):
         with pytest.raises(StorageError, match="cannot be written"):
@@ -109,7 +109,7 @@ def test_one_killed_after_it_began_a_log_in_vain_is_fenced_from_both(
     assert files.has_open(LOG)
     second = SharedLog.open(store, "state", must_not_be)
     assert second.recovered.records == (b"one", b"two") and not files.has_open(LOG)
-    with pytest.raises(StorageError, match="another job master has taken over"):
+    with pytest.raises(StorageError, match="another job master"):
         log.append(b"late")
     assert told == [True]
 
@@ -119,7 +119,7 @@ def test_nobody_takes_over_while_hdfs_cannot_say_what_was_written(
 ) -> None:
     begun(store)
     files.without_data_nodes = True
-    with pytest.raises(StorageError, match="has not closed it"):
+    with pytest.raises(StorageError, match="lease"):
         SharedLog.open(store, "state", must_not_be)
     files.without_data_nodes = False
     assert SharedLog.open(store, "state", must_not_be).recovered.records == (b"one",)

@@ -13,7 +13,7 @@ from eps.errors import StorageError
 from eps.job.status import ended_status
 from eps.storage.atomic import with_checksum
 from eps.storage.jobdir import RESERVE_BYTES, JobDir, JobLock, create_job_dir
-from eps.storage.record import NO_WORD, End, Phase, Record, YarnPart, read_record, write_record
+from eps.storage.record import SUPERVISOR_KILLED, End, Phase, Record, YarnPart, read_record, write_record
 
 RUNTIME = with_checksum({"spec": {"on": "local", "iterations": 9}})
 STATUS = {"clock": 4, "state": "running", "plan": None, "changes": [], "queued": [], "as_of_s": 12.5, "loss": 0.5}
@@ -107,7 +107,7 @@ def test_the_end_of_a_job_that_no_process_has_seen_is_noted_by_the_next_look(tmp
     job.master_json.write_text("{}")
     lock.close()
     end = job.settle().end
-    assert end is not None and (end.state, end.reason, end.is_lost) == ("killed", NO_WORD, True)
+    assert end is not None and (end.state, end.reason, end.is_lost) == ("killed", SUPERVISOR_KILLED, True)
     assert end.last == STATUS and not end.report
     status = ended_status(job)
     assert (status["clock"], status["as_of_s"], status["state"]) == (4, 12.5, "killed")

@@ -35,7 +35,7 @@ def test_the_next_run_brings_results_where_the_first_was_to_or_where_it_is_told(
     request = with_kept_places(job, RunRequest(JobSpec(), export="here.npz"))
     assert (request.report, request.export) == (f"{asked}/r.json", "here.npz")
     (asked / "m.npz").mkdir()
-    with pytest.raises(ConfigError, match=r"m\.npz, but must be a file .*; job 'job' was .*: --export takes another"):
+    with pytest.raises(ConfigError, match=r"m\.npz, .* be a file "):
         with_kept_places(job, RunRequest(JobSpec()))
     assert with_kept_places(job, request) == request
 

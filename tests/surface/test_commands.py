@@ -73,8 +73,8 @@ def test_flags_of_run_reach_the_job(trained: Trained) -> None:
 
 @pytest.mark.parametrize("flag", CORE_FLAGS + MORE_FLAGS, ids=name_of)
 def test_a_setting_has_its_default(flag: Flag) -> None:
-    spec = eps.JobSpec()
-    found = getattr(spec, flag.key) if hasattr(spec, flag.key) else getattr(spec, f"{flag.key}_s")
+    settings = eps.JobSpec().values()
+    found = settings[flag.key] if flag.key in settings else settings[f"{flag.key}_s"]
     assert found == flag.default and type(found) is type(flag.default)
 
 

@@ -115,7 +115,7 @@ def test_ones_own_data_is_trained_on_and_predicted(kind: str, tmp_path: Path) ->
     chances = model.predict_proba(rows)
     assert np.allclose(chances.sum(axis=1), 1, atol=1e-6)
     assert (np.array(model.classes)[chances.argmax(axis=1)] == found).all()
-    with pytest.raises(errors.DataError, match="X has 3 columns, but the model was trained on 4 features"):
+    with pytest.raises(errors.DataError, match=r"3 columns, .* 4 features"):
         model.predict(X[:, :3])
 
 

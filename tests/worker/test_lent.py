@@ -1,4 +1,4 @@
-"""When a worker takes its parameters where they were received, and when it must copy them."""
+"""When a worker uses received parameters in place, and when it must copy them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_EXPONENTS = np.empty(0, np.int16)
 
 @dataclass
 class Active:
-    """What of an active set is looked at."""
+    """The attributes of an active set that the test needs."""
 
     size: int = SIZE
     positions: dict[int, Any] = field(default_factory=lambda: {0: np.arange(4), 1: np.arange(5)})

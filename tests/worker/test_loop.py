@@ -22,7 +22,7 @@ W1 = "worker-1"
 
 @dataclass(eq=False)
 class Contribution:
-    """What some splits gave."""
+    """The contribution of some splits."""
 
     clock: int
     splits: tuple[int, ...]
@@ -34,7 +34,7 @@ class Contribution:
 
 @dataclass(eq=False)
 class Computation:
-    """One clock; it is complete when the plane says so."""
+    """A computation of one clock; complete when the plane says so."""
 
     clock: int
     splits: tuple[int, ...]
@@ -55,7 +55,7 @@ class Computation:
 
 
 class Program:
-    """Computes nothing, for as long as it is told."""
+    """A program that computes nothing, for a scripted time."""
 
     def __init__(self) -> None:
         self.splits: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class Program:
 
 @dataclass(eq=False)
 class Exchange:
-    """What was asked of the plane."""
+    """A recorded exchange of the plane."""
 
     plane: Plane
     put: Sequence[Kept]
@@ -101,7 +101,7 @@ class Exchange:
 
 
 class Plane:
-    """A plane that is complete, or not, as the test says."""
+    """A plane whose progress is scripted by the test."""
 
     def __init__(self) -> None:
         self.progress = Progress.COMPLETE
@@ -179,7 +179,7 @@ def test_worker_that_is_granted_no_clock_gives_up_and_says_what_it_waits_for() -
     worker.now_s = 10.0
     assert worker.loop.advance() == HORIZON_DEADLINE_S
     worker.now_s = HORIZON_DEADLINE_S
-    with pytest.raises(DeadlineError, match="waited 3600 s for the horizon to reach clock 1; it is 0"):
+    with pytest.raises(DeadlineError, match=r"3600 s .* clock 1; .* 0"):
         worker.loop.advance()
 
 

@@ -1,7 +1,7 @@
-"""An application master in a container of YARN's: ``python -m tests.yarn.am_script``.
+"""An application master in a YARN container: ``python -m tests.yarn.am_script``.
 
-Its first attempt starts a container, and hangs.  The second finds the container, ends the job, and says in its last
-words what it saw.
+Its first attempt starts a container and hangs.  The second finds the container, ends the job, and reports what it saw
+in its final message.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DEADLINE_S = 60.0
 
 
 def age_s() -> float:
-    """Return how long this process has been there."""
+    """Return the age of this process in seconds."""
     with open("/proc/self/stat", encoding="ascii") as stat:
         ticks = int(stat.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb() -> int:
-    """Return the most memory that this process ever had."""
+    """Return the peak memory of this process."""
     with open("/proc/self/status", encoding="ascii") as status:
         (line,) = (line for line in status if line.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
@@ -48,7 +48,7 @@ def main() -> int:
         *open_master(session), template, MasterEndpoint("127.0.0.1", 4711), timing=Timing(busy_s=0.1, owner_s=0.5)
     )
     registered_s = age_s()
-    # As the first attempt would have logged it: its container that follows the master's own.
+    # As the first attempt would have logged it: its container is the one after the master's.
     *application, _, _ = os.environ["CONTAINER_ID"].split("_")
     first = Grant("_".join([*application, "01", "000002"]), "", 0, Resource(0, 0))
     adopted = manager.adopt({"container-0001": first.pid})

@@ -1,4 +1,4 @@
-"""A real Hadoop for the tests of this folder, started when the first one needs it."""
+"""A real Hadoop for the tests of this folder, started on first use."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from tests.yarn.hadoop import Hadoop
 from tests.yarn.in_java import InJava
 from tests.yarn.plugin import Plugin, compiled
 
-#: The jars are there already, or Maven fetches them over a slow network.
+#: The jars are cached, or Maven downloads them over a slow network.
 START_TIMEOUT_S = 900.0
 READY_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 120.0
-#: YARN waits this long before it kills what a job is asked for, not its 15 s: tests share their machine with others.
+#: YARN waits this long before it kills a container that it preempts; its default of 15 s is too short on a shared
+#: machine.
 GRACE = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill=60000"
 
 
@@ -32,15 +33,15 @@ def devcluster(command: str, home: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "eps", "devcluster", command, "--home", str(home), *words]
 
 
-# Idle, its daemons still take a tenth of a core: they end before the tests of other folders go on.
+# The idle daemons take a tenth of a core, so they end before the tests of other folders run.
 @pytest.fixture(scope="package")
 def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
-    """Give the Hadoop that all tests share.  Absent without Java, or where Maven Central cannot be reached."""
+    """Return the Hadoop that all tests share; skip without Java, or if Maven Central cannot be reached."""
     require("java")
     home = tmp_path_factory.mktemp("hadoop")
     plugin = compiled(tmp_path_factory.mktemp("plugin"))
     options = [f"--property={GRACE}", *(plugin.options if plugin is not None else [])]
-    # It reads nothing: its standard input ends with this process, however that ends, and then it stops the cluster.
+    # The cluster stops when its standard input closes, which happens at any end of this process.
     guard = subprocess.Popen(
         ["/bin/sh", "-c", 'cat >/dev/null; exec "$@"', "sh", *devcluster("stop", home)],
         stdin=subprocess.PIPE,
@@ -70,7 +71,7 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
 
 @pytest.fixture(scope="package")
 def java(hadoop: Hadoop) -> Iterator[InJava]:
-    """Give the process with Java that all tests share; none of them may leave containers in its application."""
+    """Return the process with Java that all tests share; a test must not leave containers in its application."""
     found = InJava(hadoop.env)
     yield found
     found(unmanaged.end_application)
@@ -79,7 +80,7 @@ def java(hadoop: Hadoop) -> Iterator[InJava]:
 
 @pytest.fixture
 def on_yarn(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hadoop]:
-    """Give the cluster to commands of this process; afterwards no application runs."""
+    """Configure commands of this process for the cluster; at the end no application may run."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     yield hadoop
@@ -89,7 +90,7 @@ def on_yarn(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def plugin(hadoop: Hadoop) -> Plugin:
-    """Give the plugin that is loaded."""
+    """Return the loaded plugin."""
     if hadoop.plugin is None:
         lacks("java", "there is no Java compiler: install a JDK to test the plugin of a ResourceManager")
     return hadoop.plugin

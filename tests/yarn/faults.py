@@ -1,4 +1,4 @@
-"""What ``test_yarn_faults.py`` does in the process with Java."""
+"""The functions of ``test_yarn_faults.py`` that run in the process with Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eps.storage.wal import Replay
 from tests.yarn.in_java import DEADLINE_S, client, dfsadmin, kill, rmadmin, session
 from tests.yarn.unmanaged import YarnBackend, collect, reasons, wait_until
 
-#: What the test has begun that goes on afterwards.
+#: Objects that outlive the test's first call.
 _begun: list[YarnBackend] = []
 _logs: list[SharedLog] = []
 
@@ -39,19 +39,19 @@ def manager_of(backend: YarnBackend) -> YarnResourceManager:
 
 
 def own_memory_mb(node: ClusterNode) -> int:
-    """Return how much memory a node believes that it has for containers."""
+    """Return a node's configured memory for containers."""
     with urllib.request.urlopen(f"http://{node.http_address}/ws/v1/node/info", timeout=DEADLINE_S) as answer:
         return int(json.load(answer)["nodeInfo"]["totalPmemAllocatedContainersMB"])
 
 
 def preempted(folder: Path) -> None:
-    """Shrink nodes to nothing: YARN warns of the containers there, and takes them when their time is over."""
+    """Shrink nodes to nothing: YARN warns of the preemption of their containers, and takes them after the wait."""
     backend = YarnBackend(folder, limits=Limits(preemption_s=3.0))
     manager = manager_of(backend)
     try:
         want(manager, "c-1", "c-2")
         collect(manager, Running, "c-1", "c-2")
-        # A node that is told to end what it has not begun yet forgets that.
+        # A node forgets an order to end a container that it has not started yet.
         assert all(map(backend.pid, ("c-1", "c-2")))
         used = [node for node in client().nodes() if node.num_containers]
         for node in used:
@@ -60,34 +60,34 @@ def preempted(folder: Path) -> None:
             warnings = collect(manager, EvictionWarning, "c-1", "c-2")
             assert [w.deadline_s for w in warnings] == pytest.approx([3.0, 3.0]), warnings
             assert {w.reason for w in warnings} <= {PREEMPTED, WANTED_BACK}, warnings
-            # One goes in time, the other is taken.
+            # One is released in time, the other is killed.
             manager.release("c-1")
             ended = reasons(collect(manager, Exited, "c-1", "c-2"))
             assert ended["c-1"] == "was released" and "was preempted" in ended["c-2"], ended
         finally:
             for node in used:
                 rmadmin("-updateNodeResource", node.node, str(node.capacity.memory_mb), str(node.capacity.vcores))
-            # One that is asked to start something before it has heard of that would let it wait, and never look again.
+            # A node that must start a container before it knows its new size would queue it for ever.
             wait_until(lambda: all(own_memory_mb(node) == node.capacity.memory_mb for node in used), "nodes to grow")
     finally:
         backend.stop()
 
 
 def wish_before_the_restart(folder: Path) -> None:
-    """Let a container run, and another be asked for that no node has room for."""
+    """Run a container, and request another one that fits no node."""
     backend = YarnBackend(folder)
     manager = manager_of(backend)
     want(manager, "c-1")
     collect(manager, Running, "c-1")
     assert backend.pid("c-1")
-    # All that there is, of which c-1 has taken some.
+    # All memory of a node, of which c-1 has taken some.
     want(manager, *(f"c-big-{n}" for n in range(3)), memory_mb=4096)
     wait_until(lambda: not manager._allocation.has_turn, "the requests to be said")
     _begun.append(backend)
 
 
 def after_the_restart() -> None:
-    """See that what ran goes on, and that what was asked is asked still."""
+    """Check that the container still runs, and that the request is still pending."""
     backend = _begun.pop()
     manager = manager_of(backend)
     try:
@@ -97,14 +97,14 @@ def after_the_restart() -> None:
         wait_until(lambda: manager.silent_s() == 0.0, "beats to be answered")
         manager.release("c-1")
         assert reasons(collect(manager, Exited, "c-1")) == {"c-1": "was released"}
-        # Now there is room for the last.
+        # Now the last one fits.
         collect(manager, Running, "c-big-2")
     finally:
         backend.stop()
 
 
 def run_two(folder: Path) -> str:
-    """Let containers run; return the host of the second."""
+    """Run containers; return the host of the second."""
     backend = YarnBackend(folder)
     manager = manager_of(backend)
     want(manager, "c-1", "c-2")
@@ -114,7 +114,7 @@ def run_two(folder: Path) -> str:
 
 
 def kill_one_of_a_node_that_works() -> None:
-    """Kill one for its silence: its node tells that it had hung, though YARN says only that it was released."""
+    """Kill a silent container: its node reports that it hung, though YARN reports only a release."""
     manager = manager_of(_begun[-1])
     manager.kill("c-1")
     (end,) = collect(manager, Exited, "c-1")
@@ -122,7 +122,7 @@ def kill_one_of_a_node_that_works() -> None:
 
 
 def kill_one_of_a_node_that_is_lost() -> None:
-    """Kill one for its silence long before YARN misses its node."""
+    """Kill a silent container long before YARN notices that its node is lost."""
     backend = _begun.pop()
     manager = manager_of(backend)
     try:
@@ -134,7 +134,7 @@ def kill_one_of_a_node_that_is_lost() -> None:
 
 
 def refused_ask(folder: Path) -> None:
-    """Ask for a label that there is not, and see that it hurts nothing else."""
+    """Request an unknown label, and check that other requests are not affected."""
     backend = YarnBackend(folder)
     manager = manager_of(backend)
     try:
@@ -151,14 +151,14 @@ def refused_ask(folder: Path) -> None:
 
 
 def killed_by_its_user(folder: Path) -> None:
-    """End the application from outside, as ``yarn application -kill`` does."""
+    """Kill the application from outside, like ``yarn application -kill``."""
     backend = YarnBackend(folder)
     manager = manager_of(backend)
     try:
         want(manager, "c-1")
         collect(manager, Running, "c-1")
         kill(backend.application, "enough")
-        with pytest.raises(ResourceError, match="YARN has ended this attempt of the application: it was killed"):
+        with pytest.raises(ResourceError, match="ended this attempt"):
             while manager.wait(DEADLINE_S):
                 manager.poll()
         wait_until(lambda: client().report(backend.application).ended, "YARN to say so itself")
@@ -169,7 +169,7 @@ def killed_by_its_user(folder: Path) -> None:
 
 
 def refused_submissions() -> None:
-    """Submit what cannot be."""
+    """Submit invalid applications."""
     launch = Launch("true")
     for submission, words in (
         (Submission("x", launch, Resource(128, 1), queue="nope"), ("nope", "yarn queue -list")),
@@ -187,7 +187,7 @@ def refused_submissions() -> None:
 
 
 def nobody_listens() -> None:
-    """Ask a ResourceManager that is not there."""
+    """Connect to a ResourceManager that does not exist."""
     from eps.cluster.yarn.hadoop.client import HadoopClient
     from eps.hadoop.bridge import place_of
     from eps.hadoop.conf import HadoopConf
@@ -203,26 +203,26 @@ def nobody_listens() -> None:
     with pytest.raises(PeerUnavailableError) as found:
         asking.new_application()
     text = str(found.value)
-    for word in (":1,", "the ResourceManager should listen", f"yarn.resourcemanager.address in {there} says"):
+    for word in (":1,", "the ResourceManager should listen", f"according to yarn.resourcemanager.address in {there}"):
         assert word in text, text
     asking.close()
 
 
 def safe_mode() -> None:
-    """Write while HDFS takes nothing."""
+    """Write while HDFS is in safe mode."""
     from eps.cluster.yarn.hadoop.files import HadoopFiles
 
     found = HadoopFiles(session())
     dfsadmin("-safemode", "enter")
     try:
-        with pytest.raises(StorageError, match="HDFS is in safe mode: wait until it has left it"):
+        with pytest.raises(StorageError, match="HDFS is in safe mode"):
             found.open(f"{session().get('fs.defaultFS')}/while-safe")
     finally:
         dfsadmin("-safemode", "leave")
 
 
 def logs() -> None:
-    """Write, take over and read."""
+    """Write a log, open it as the next writer, and read it."""
     from eps.cluster.yarn.hadoop.files import HadoopFiles
 
     found = HadoopFiles(session())
@@ -236,7 +236,7 @@ def logs() -> None:
         stream.sync()
         with pytest.raises(StorageError):
             found.open(log)
-        # Its writer is as good as gone.
+        # Its writer counts as lost.
         found.take_over(log)
         with pytest.raises(EpsError):
             stream.write(b"late")
@@ -247,7 +247,7 @@ def logs() -> None:
 
 
 def log_of_a_master() -> None:
-    """Begin the log of a job master."""
+    """Create the log of a job master."""
     log = SharedLog.open(_log_store(), "state", _must_not_be)
     log.snapshot(b"state")
     log.append(b"one")
@@ -255,8 +255,8 @@ def log_of_a_master() -> None:
 
 
 def log_without_data_node() -> None:
-    """See that nothing is left of what is tried while HDFS takes names only, but that records are missing."""
-    with pytest.raises(StorageError, match="log-00000000 cannot be written"):
+    """Check that failed writes leave nothing while HDFS has no DataNode, and that the gap is marked."""
+    with pytest.raises(StorageError, match="log-00000000"):
         _logs[0].append(b"two")
     for _ in range(2):
         with pytest.raises(StorageError, match="cannot be written"):
@@ -265,18 +265,18 @@ def log_without_data_node() -> None:
 
 
 def log_afterwards() -> None:
-    """See that the log goes on, and that whoever takes over has all of it, and is the only one."""
+    """Check that the log continues, and that the next writer gets all records and is the only writer."""
     first, store, told = _logs.pop(), _log_store(), list[bool]()
     first._on_superseded = lambda: told.append(True)
     try:
         first.snapshot(b"whole")
         first.append(b"three")
-        # What nobody has closed must not be needed: its writer lost what it wrote to.
+        # Files that were not closed must not be needed: their writer lost its DataNode.
         assert SharedLog.open(store, "state", _must_not_be).recovered == Replay((b"whole",), (b"three",), (), ANY)
-        with pytest.raises(StorageError, match="another job master has taken over"):
+        with pytest.raises(StorageError, match="another job master"):
             first.append(b"late")
         assert told == [True]
-        # With the snapshot that was begun after it lost, it is read, and closed for that.
+        # A fence closes the log whose writer lost its DataNode, so that it can be read.
         store.fence("state/log-00000000")
         with store.read("state/log-00000000") as file:
             assert b"one" in file.read()
@@ -296,7 +296,7 @@ def _must_not_be() -> None:
 
 
 def tokens() -> None:
-    """Strip the tokens by which somebody could speak for the application master, or for the user."""
+    """Remove the tokens that speak for the application master, or for the user."""
     from eps.hadoop.bridge import java, jbytes
     from eps.hadoop.tokens import (
         AM_TOKEN,
@@ -315,6 +315,6 @@ def tokens() -> None:
     handed_on = pack(without_resource_manager(credentials))
     assert handed_on.startswith(b"HDTS") and b"HDFS_DELEGATION_TOKEN" in handed_on
     assert AM_TOKEN.encode() not in handed_on and CLIENT_TOKEN.encode() not in handed_on
-    assert credentials.numberOfTokens() == 3, "this process still has them all"
+    assert credentials.numberOfTokens() == 3, "this process still holds them all"
     # A cluster that asks for no proof gives none.
     assert obtain_tokens(session()) == b"" and tokens_for_containers(session()) == b""

@@ -1,7 +1,7 @@
-"""A process of its own for what needs a Java virtual machine, shared by all tests of a session.
+"""A process with a Java virtual machine, shared by all tests of a session.
 
-A machine takes a second to start, stays as long as its process, and must not be forked: pytest's own process has none.
-What is called there is a function of a module, with arguments that can be pickled; what it raises is raised here.
+A machine takes a second to start, stays as long as its process, and must not be forked, so pytest's own process has
+none.  Calls name a function of a module, with arguments that can be pickled; exceptions are raised here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eps.cluster.yarn.hadoop.client import HadoopClient
     from eps.hadoop.session import HadoopSession
 
-#: Everything that is waited for, on a machine that is busy with other things.
+#: Timeout of each wait, on a busy machine.
 DEADLINE_S = 240.0
 
 
@@ -36,7 +36,7 @@ class InJava:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (dict(env),))
 
     def __call__(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Return what ``work`` returns there."""
+        """Return the result of ``work`` in the process."""
         return self._pool.submit(work, *args).result(DEADLINE_S)
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class InJava:
         self._pool.shutdown()
 
 
-# ---- there
+# ---- in the process
 
 
 def _begin(env: dict[str, str]) -> None:
@@ -69,7 +69,7 @@ def client() -> HadoopClient:
 
 
 def kill(application: str, diagnostics: str = "") -> None:
-    """Have YARN end an application, as whoever is outside does: Hadoop's own client is not asked for that."""
+    """Kill an application from outside, without Hadoop's own client."""
     from eps.cluster.yarn.rest import RestClient
     from eps.hadoop.conf import environment_configuration
 

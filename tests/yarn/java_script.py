@@ -1,4 +1,4 @@
-"""A program with Java in it, which plays the traps of that one after the other; what it sees goes to standard output.
+"""A program with Java in it that plays each trap of Java in Python; it prints its observations.
 
 Run as ``python -m tests.yarn.java_script``; at its end it waits for SIGTERM.
 """
@@ -24,7 +24,7 @@ def main() -> None:
     def on_terminate(number: int, frame: FrameType | None) -> None:
         raise SystemExit(TERMINATED)
 
-    # Before the start: the machine must not take it away.
+    # Before the start: the machine must not replace the handler.
     signal.signal(signal.SIGTERM, on_terminate)
     start_jvm()
     start_jvm()
@@ -47,7 +47,7 @@ def say(what: str, value: object) -> None:
 
 
 def forked() -> str:
-    """Ask Java in a forked child, which would hang there; return what it says."""
+    """Call Java in a forked child, which would hang without the guard; return the result."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -66,7 +66,7 @@ def forked() -> str:
 
 
 def interrupted() -> bool:
-    """Interrupt this process; return whether Python has heard of it."""
+    """Send this process SIGINT; return whether Python handled it."""
     try:
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()

@@ -1,4 +1,4 @@
-"""The plugin of the tests' ResourceManager: loaded always, and doing nothing until H-scheduler answers."""
+"""The plugin of the tests' ResourceManager: always loaded, and idle until H-scheduler answers."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ GRACE_MS = 2000
 
 
 def unfought(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot as if YARN itself preempted from no queue: here it does, for other tests, but not meanwhile."""
+    """Return a snapshot that says that YARN preempts from no queue; in this cluster it does, for other tests."""
     queues = tuple(dataclasses.replace(queue, preemption_disabled=True) for queue in snapshot.queues)
     return dataclasses.replace(snapshot, queues=queues)
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """The plugin, compiled, and where it looks for H-scheduler."""
+    """The compiled plugin, and the address at which it expects H-scheduler."""
 
     classes: Path
     secret_file: Path
-    #: Bound, and refusing connections until somebody listens on it.
+    #: Bound, but it refuses connections until a test listens on it.
     socket: socket.socket
 
     @property
     def options(self) -> list[str]:
-        """What ``eps devcluster start`` is told."""
+        """Options of ``eps devcluster start``."""
         values = {
             "url": f"http://127.0.0.1:{self.socket.getsockname()[1]}",
             "secret-file": self.secret_file,
             "interval-ms": 500,
             "grace-ms": GRACE_MS,
-            # Others use the machine, too.
+            # The machine is shared.
             "deadline-ms": 5000,
             "max-age-ms": 20_000,
         }
@@ -63,7 +63,7 @@ def jars() -> str:
 
 
 def compiled(folder: Path) -> Plugin | None:
-    """Compile the plugin, and what tests need in Java; None where there is no compiler."""
+    """Compile the plugin, and the Java classes of tests; None without a compiler."""
     compiler = shutil.which("javac", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
     if compiler is None:
         return None

@@ -1,4 +1,4 @@
-"""What cannot work on a real YARN and HDFS: a sentence that says what to do, and nothing of Java or Python."""
+"""Bad input for a real YARN and HDFS: a sentence that says what to do, without Java's or Python's tracebacks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hscheduler.cli import main as hscheduler
 from tests.yarn.hadoop import Hadoop
 from tests.yarn.in_java import InJava, dfsadmin, rmadmin
 
-#: What nobody listens at.
+#: An address without a listener.
 NOWHERE = f"{MASTER_ADDRESS}:9"
 JOB = ["--data=sklearn:digits", "--model=softmax", "--iterations=3", "--memory-mb=512", "--quiet"]
 
-#: Runs the command with more words, and returns what it wrote to standard error: its exit code must be the first.
+#: Runs the command with further arguments and returns its standard error; its exit code must be the first argument.
 Refused = Callable[..., str]
 
 
@@ -38,18 +38,18 @@ def refused(on_yarn: Hadoop, capsys: pytest.CaptureFixture[str]) -> Refused:
     return refused
 
 
-def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused, tmp_path: Path) -> None:
+def test_impossible_requests_are_refused_before_anything_is_done(refused: Refused, tmp_path: Path) -> None:
     for words, sentence in (
         (
             ["--memory-mb=900000"],
-            "memory_mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
-            "container no more than 4096 MB and 4 vcores",
+            "--memory-mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants at "
+            "most 4096 MB and 4 vcores to one container",
         ),
         (
             ["--vcores=1,worker=64"],
             "vcores is '1,worker=64', which gives a worker 64, but must give it at most 4: YARN",
         ),
-        (["--label=gold"], "label is 'gold', but queue 'default' may use these only: "),
+        (["--label=gold"], "label is 'gold', but queue 'default' allows only: "),
         (["--queue=nope"], "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list"),
         (["--python=python3"], "python is 'python3', but must be the absolute path of an interpreter that every node"),
         (
@@ -62,7 +62,7 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
         assert said.startswith("eps: ") and said.count("\n") == 1 and sentence in said, said
 
 
-def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
+def test_a_sweep_without_a_trial_that_yarn_accepts_is_refused_before_any_starts(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for size, setting, sentence in (
@@ -71,8 +71,8 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
             'queue = "nope"',
             "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list",
         ),
-        ("512MiB", 'queue = "root"', "queue is 'root', but it takes no applications itself: name one below it, as "),
-        ("512MiB", 'label = "gold"', "label is 'gold', but queue 'default' may use these only: "),
+        ("512MiB", 'queue = "root"', "queue is 'root', but it takes no applications itself: name a queue below it: "),
+        ("512MiB", 'label = "gold"', "label is 'gold', but queue 'default' allows only: "),
         ("900GiB", "", "a container of 1 vcore and 921600 MiB fits no node of 4 vcores and 4096 MiB"),
     ):
         file = tmp_path / "sweep.toml"
@@ -83,7 +83,7 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
         assert not said.out and said.err.count("\n") == 1 and sentence in said.err, said
 
 
-def test_a_configuration_that_leads_nowhere_is_named(
+def test_a_configuration_of_an_unreachable_cluster_is_named(
     refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR")
@@ -104,7 +104,7 @@ def test_a_configuration_that_leads_nowhere_is_named(
         assert all(word in said.splitlines()[-1] for word in words), said
 
 
-def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
+def test_a_stopped_queue_and_a_read_only_hdfs_are_reported(
     refused: Refused, on_yarn: Hadoop, java: InJava, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = on_yarn.conf_dir / "capacity-scheduler.xml"
@@ -117,7 +117,7 @@ def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
             2, "--queue=batch"
         )
     finally:
-        # A queue of which nothing is said any more stays as it was.
+        # A queue without settings keeps its old ones.
         site.write_text(site.read_text().replace("STOPPED", "RUNNING"))
         java(rmadmin, "-refreshQueues")
         site.write_text(before)
@@ -132,22 +132,22 @@ def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
 
 
 @pytest.mark.usefixtures("no_leftovers")
-def test_a_start_that_fails_brings_its_reason_and_its_log(refused: Refused) -> None:
+def test_a_failed_start_is_reported_with_its_reason_and_its_log(refused: Refused) -> None:
     said = refused(1, "--name=fails", "--python=/nowhere/python")
     reason = said.splitlines()[0]
     assert reason.startswith("eps: job 'fails' failed: its application master ended with exit code 127: "), said
     assert "/nowhere/python" in reason and "No such file or directory" in reason
     assert "the setting python must name an interpreter with EPS's packages on every node" in reason
-    assert "what its containers wrote: yarn logs -applicationId application_" in said
+    assert "logs of its containers: yarn logs -applicationId application_" in said
 
 
 @pytest.mark.tier("all")
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize("why", ["gone", "no archive"])
-def test_an_archive_that_nodes_cannot_bring_is_named(
+def test_an_archive_that_nodes_cannot_download_is_named(
     refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """It was there when the job was submitted, and nobody had looked into it."""
+    """It existed when the job was submitted, and its content was not checked."""
     folder = RemotePath.parse(f"hdfs:///envs/{tmp_path.name}")
     write_public(folder / "env.tar.gz", b"nothing of the kind")
     submit = YarnClient.submit

@@ -1,4 +1,4 @@
-"""Both clients of YARN, on a real one: what holds of the one holds of the other."""
+"""The contract of both clients of YARN, on a real cluster."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def test_a_client_keeps_the_contract(kind: str, java: InJava) -> None:
     java(clients.contract, kind)
 
 
-def test_who_is_outside_lists_and_ends_applications_and_looks_at_queues(java: InJava) -> None:
+def test_a_client_outside_lists_and_ends_applications_and_reads_queues(java: InJava) -> None:
     java(clients.outside)

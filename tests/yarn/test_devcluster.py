@@ -1,4 +1,4 @@
-"""``eps devcluster`` with the real Hadoop: what it says, what survives, what is noticed."""
+"""``eps devcluster`` with the real Hadoop: its output, what survives a fault, and what it notices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_last_node_has_the_label_and_queues_share_the_cluster(hadoop: Hadoop) ->
     }
 
 
-def test_killed_nodemanager_is_lost_within_seconds_and_comes_back(hadoop: Hadoop) -> None:
+def test_killed_nodemanager_is_lost_within_seconds_and_returns(hadoop: Hadoop) -> None:
     hadoop.kill("nodemanager-2")
     killed = time.monotonic()
     try:
@@ -70,7 +70,7 @@ def test_application_and_its_container_outlive_the_resourcemanager(hadoop: Hadoo
 
 
 def submission(application_id: str) -> dict[str, object]:
-    """Return an application that waits, and whose master never says a word."""
+    """Return an application that waits, and whose master never registers."""
     return {
         "application-id": application_id,
         "application-name": "outlives",

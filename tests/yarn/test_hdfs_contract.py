@@ -1,4 +1,4 @@
-"""HDFS as it is: the contract of stores on a real NameNode and DataNode."""
+"""The contract of stores on a real HDFS."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def storage(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Storage:
     return open_storage(f"hdfs:///contract/{secrets.token_hex(4)}", patience_s=PATIENCE_S)
 
 
-# Its tests, with the fixture from here.
+# The tests of the contract, with this module's fixture.
 globals().update({name: test for name, test in vars(contract).items() if name.startswith("test_")})

@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def folder(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RemotePath]:
-    """A folder on the HDFS that HADOOP_CONF_DIR names, with ``train.libsvm``, which is in ``tmp_path`` too."""
+    """Return a folder on the HDFS of HADOOP_CONF_DIR with ``train.libsvm``, which is in ``tmp_path``, too."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     found = RemotePath.parse(f"hdfs:///jobs/{tmp_path.name}")
     draw = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def test_data_checkpoints_and_model_on_hdfs_give_the_bits_of_a_local_job_across_
     assert first.startswith("0001-") and store.verify(first).first_clock >= 10
     there = resume("there")
     assert there["model_sha256"] == here["model_sha256"]
-    # It went on from there, and took checkpoints of its own.
+    # It resumed from there, and wrote checkpoints of its own.
     assert store.names()[0].startswith("0002-")
     with eps.Job.find("there") as found:
         found.export(str(export))
@@ -64,7 +64,7 @@ def test_data_checkpoints_and_model_on_hdfs_give_the_bits_of_a_local_job_across_
     assert predict_file(load(str(export)), str(data)).metrics["accuracy"] > 0.9
 
 
-def test_a_datanode_that_is_lost_and_comes_back_costs_checkpoints_and_no_training(
+def test_a_lost_datanode_costs_checkpoints_and_no_training(
     home: Path, hadoop: Hadoop, folder: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "2")
@@ -79,7 +79,7 @@ def test_a_datanode_that_is_lost_and_comes_back_costs_checkpoints_and_no_trainin
             hadoop.wait_until(lambda: job.status()["checkpoints"]["failed"] > 0, "a checkpoint to fail", TIMEOUT_S)
             told = job.status()["checkpoints"]["error"]
             assert "cannot be written" in told and "EPS_HDFS_PATIENCE_S" in told
-            # Nobody waits for it.
+            # No process waits for it.
             wait_for_clock(job, job.status()["clock"] + 20)
         finally:
             hadoop.restart("datanode")

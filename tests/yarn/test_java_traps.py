@@ -1,4 +1,4 @@
-"""What Java in a Python process must not do to it."""
+"""Effects that Java in a Python process must not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.yarn.hadoop import Hadoop
 
 
-def test_signals_forks_and_threads_are_as_without_java(hadoop: Hadoop) -> None:
+def test_signals_forks_and_threads_work_as_without_java(hadoop: Hadoop) -> None:
     words = [sys.executable, "-m", "tests.yarn.java_script"]
     with subprocess.Popen(words, env=hadoop.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Whole jobs as applications of a real YARN: their models are those of local jobs, to the last bit."""
+"""Whole jobs as applications of a real YARN: their models are bit-identical to those of local jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def master_of(job: Job) -> Process:
 
 
 def master_process(application_id: str, module: str) -> Process:
-    """Return the process of an application's master, of this cluster: another one may be on this host."""
+    """Return the process of an application's master in this cluster; another cluster may be on this host."""
     number = application_id.removeprefix("application_")
     found = [
         process
@@ -54,12 +54,12 @@ def master_process(application_id: str, module: str) -> Process:
         if _words(process.pid, "cmdline")[-1:] == [module]
         and any(word.startswith("CONTAINER_ID=") and f"_{number}_" in word for word in _words(process.pid, "environ"))
     ]
-    # What it starts has its words until it is another program.
+    # Its child has the same command line until it calls exec.
     return min(found, key=lambda process: process.started)
 
 
 def _words(pid: int, file: str) -> list[str]:
-    """Return what the kernel says of a process; nothing of one that has ended since it was found."""
+    """Return a process's command line; empty if it has exited since it was found."""
     try:
         return Path(f"/proc/{pid}/{file}").read_text().split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
@@ -84,7 +84,7 @@ def test_a9a_on_yarn_with_adds_and_removes_is_the_local_model(on_yarn: Hadoop, s
     assert (app["finalStatus"], app["applicationType"]) == ("SUCCEEDED", "EPS")
 
 
-def test_a_submitted_job_brings_its_report_here_and_its_model_to_hdfs(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_submitted_job_downloads_its_report_and_writes_its_model_to_hdfs(on_yarn: Hadoop, tmp_path: Path) -> None:
     words = [*(f"--{key.replace('_', '-')}={value}" for key, value in JOB.items()), "--export", "hdfs:/brought.npz"]
     words += ["--name", "brought", "--report", str(tmp_path / "r.json")]
     told = subprocess.run([sys.executable, "-m", "eps", "submit", *words], capture_output=True, text=True)
@@ -97,7 +97,7 @@ def test_a_submitted_job_brings_its_report_here_and_its_model_to_hdfs(on_yarn: H
     assert read_model(location("hdfs:/brought.npz")).sha256 == report["model_sha256"]
 
 
-def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoop) -> None:
+def test_a_job_is_found_by_its_name_without_its_client(on_yarn: Hadoop) -> None:
     words = ["--name", "alone", *(f"--{key.replace('_', '-')}={value}" for key, value in JOB.items())]
     told = subprocess.run(
         [sys.executable, "-m", "eps", "submit", *words, "--iterations", "100000"], capture_output=True, text=True
@@ -105,7 +105,7 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
     assert told.returncode == 0 and told.stdout.startswith("alone: application_"), told.stderr
     with Job.find("alone") as submitted:
         reach(submitted, 1)
-    # What this machine knows of it is lost; the job goes on, and whoever asks for it finds it.
+    # The job's local files are lost; the job runs on, and clients find it.
     shutil.rmtree(submitted.directory.path)
     job = Job.find("alone")
     application = application_of(job)
@@ -119,7 +119,7 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
         requests.get(f"{on_yarn.rm_url}/proxy/{application}/status.json", timeout=PATIENCE_S).json()["name"] == "alone"
     )
     assert "State : RUNNING" in on_yarn.run_cli("yarn", "application", "-status", application)
-    # Whoever asks YARN learns where the proxy is, not where the page is, nor its secret.
+    # YARN reveals the address of the proxy, not that of the page or its secret.
     app = on_yarn.rest(f"/ws/v1/cluster/apps/{application}")["app"]
     assert urlsplit(app["trackingUrl"]).path.rstrip("/") == f"/proxy/{application}"
     job.kill("enough")
@@ -130,21 +130,21 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
     assert logs(argparse.Namespace(name="alone", member="master", follow=False)) == 0
 
 
-def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop, tmp_path: Path) -> None:
-    """A queue that is owed its share takes containers of another's job, and a node is decommissioned."""
+def test_containers_that_yarn_takes_are_drained_before(on_yarn: Hadoop, tmp_path: Path) -> None:
+    """A queue below its share preempts containers of another queue's job, and a node is decommissioned."""
     settings = {**JOB, "workers": 4, "servers": 3, "iterations": 500}
     local = eps.run(**settings)
     slow = SlowModel(tmp_path, 0.05)
     with Job.start(**{**settings, "model": slow.setting}, on="yarn", name="giving") as job:
         reach(job, 3)
-        # 12 vcores, of which this job has 8 in a queue of 6; the other queue has not used its own.
+        # 12 vcores: this job has 8 in a queue with a share of 6; the other queue uses none.
         with Job.start(
             **{**JOB, "workers": 3, "iterations": 100_000}, on="yarn", queue="batch", name="taking"
         ) as other:
             wait_for(lambda: job.status()["evictions"]["drained"] >= 1, PATIENCE_S, "a container to be given back")
             reach(other, 1)
             other.kill("enough")
-        # Of the job's nodes one that has not its master; five containers and more are never on one node of four.
+        # One of the job's nodes without its master; five or more containers never fit on one node of four.
         master, hosts = master_host(job), hosts_of(job)
         node = next(host for host in sorted(hosts) if host != master)
         before = job.status()["evictions"]["drained"]
@@ -162,7 +162,7 @@ def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop, tmp_path: Path) -> N
 
 
 def master_host(job: Job) -> str:
-    """Return the node of a job's master, by YARN's word."""
+    """Return the node of a job's master, by YARN."""
     address = YarnJob(job.directory).address()
     assert address is not None
     return address.host
@@ -173,7 +173,7 @@ def hosts_of(job: Job) -> set[str]:
     return {member["host"] for member in job.status()["members"] if member["host"]}
 
 
-def test_yarns_own_kill_ends_a_job_of_which_it_is_known_how_far_it_was(on_yarn: Hadoop) -> None:
+def test_a_job_killed_by_yarn_keeps_its_last_status(on_yarn: Hadoop) -> None:
     with Job.start(**{**JOB, "iterations": 100_000}, on="yarn", name="by-yarn") as job:
         reach(job, 1)
         job.add_workers(1)
@@ -198,13 +198,13 @@ def application_of(job: Job) -> str:
     return application_id_of(job.directory)
 
 
-def test_a_job_whose_model_raises_brings_its_last_words(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_job_whose_model_raises_shows_its_log(on_yarn: Hadoop, tmp_path: Path) -> None:
     model = tmp_path / "mine.py"
     model.write_text("from eps.ml.models import Softmax\nraise RuntimeError('this node has no such library')\n")
     with pytest.raises((TrainingError, ConfigError), match="no such library"):
         eps.run(**{**JOB, "model": f"{model}:Mine"}, on="yarn")
 
 
-def test_a_queue_that_there_is_not_is_refused_at_once(on_yarn: Hadoop) -> None:
-    with pytest.raises(ConfigError, match="queue is 'nope', but the cluster has no queue of that name"):
+def test_an_unknown_queue_is_refused_at_once(on_yarn: Hadoop) -> None:
+    with pytest.raises(ConfigError, match="queue is 'nope'"):
         eps.run(**JOB, on="yarn", queue="nope")

@@ -1,4 +1,4 @@
-"""H-scheduler as one application of a real YARN: trials end with the bits of the same sweep on this host."""
+"""H-scheduler as one application of a real YARN: models are bit-identical to those of the same sweep on this host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ servers = 1
 
 @pytest.fixture
 def on_yarn(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hadoop]:
-    """Give the cluster to commands of this process; afterwards no application and no container is left."""
+    """Configure commands of this process for the cluster; at the end no application and no container may be left."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     yield hadoop
@@ -72,7 +72,7 @@ def sweep(folder: Path, name: str, *flags: str, **settings: Any) -> tuple[int, d
 
 
 def staged(hadoop: Hadoop) -> list[str]:
-    """Return what sweeps have on the cluster now."""
+    """Return the files of sweeps on the cluster."""
     conf = read_configuration(hadoop.conf_dir)
     return (home_location(conf, getpass.getuser()) / "sweeps").storage().names("")
 
@@ -81,7 +81,7 @@ def losses(report: dict[str, Any]) -> dict[str, tuple[str, float]]:
     return {trial["job_id"]: (trial["phase"], trial["loss"]) for trial in report["trials"]}
 
 
-def test_a_sweep_is_one_application_and_ends_as_on_this_host(
+def test_a_sweep_is_one_application_with_the_results_of_this_host(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {app["id"] for app in apps_of(on_yarn, "")}
@@ -94,11 +94,11 @@ def test_a_sweep_is_one_application_and_ends_as_on_this_host(
     assert losses(found) == losses(local) and {phase for phase, _ in losses(found).values()} == {"finished"}
     assert found["best"]["loss"] == local["best"]["loss"] and found["best"]["point"] == local["best"]["point"]
     name = next(each["name"] for each in found["trials"] if each["job_id"] == found["best"]["job_id"])
-    assert (tmp_path / "home" / "jobs" / name / "model.npz").is_file(), "the best model comes along"
+    assert (tmp_path / "home" / "jobs" / name / "model.npz").is_file(), "the best model is downloaded, too"
     assert staged(on_yarn) == []
 
 
-def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
+def test_a_service_is_one_application_that_accepts_jobs_and_sweeps(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = ["--state", str(tmp_path / "state")]
@@ -110,7 +110,7 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
     job = FILE.partition("[job]")[2].format(iterations=30, more="")
     (tmp_path / "job.toml").write_text(f'{job}report = "{report}"\nexport = "{model}"\n')
     assert main(["submit", str(tmp_path / "job.toml"), "--wait", "--name", "alone", *state]) == 0
-    assert main(["why", "alone", *state]) == 0 and "alone is over (finished" in capsys.readouterr().out
+    assert main(["why", "alone", *state]) == 0 and "alone has ended (finished" in capsys.readouterr().out
     local = eps.run(**tomllib.loads(job))
     assert json.loads(report.read_text())["model_sha256"] == local["model_sha256"] and model.is_file()
     code, found = sweep(tmp_path, "there", *state, "--name", "mine")
@@ -119,7 +119,7 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
     assert sorted(loss for _, loss in losses(found).values()) == sorted(loss for _, loss in losses(here).values())
     (tmp_path / "endless.toml").write_text(FILE.partition("[job]")[2].format(iterations=1_000_000, more=""))
     assert main(["submit", str(tmp_path / "endless.toml"), "--name", "endless", *state]) == 0
-    # The same command follows it again; interrupted, it brings what there is.
+    # The same command follows it again; interrupted, it downloads the results so far.
     code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["serve", "--on", "yarn", *state]
     with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True) as client:
@@ -138,7 +138,7 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
 
 
 @pytest.mark.tier("all")
-def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_sweep_continues_without_a_decommissioned_node(on_yarn: Hadoop, tmp_path: Path) -> None:
     results: list[tuple[int, dict[str, Any]]] = []
     flags, iterations = ["--policy", "static", "--quiet"], 100
 
@@ -149,7 +149,7 @@ def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(on_
     runs.start()
 
     def nodes() -> set[str]:
-        """Return the hosts with containers of an application whose trials all train, but for its master's."""
+        """Return the hosts with containers of an application whose trials all train, without its master's."""
         apps = apps_of(on_yarn, "states=RUNNING")
         if not apps or apps[0]["runningContainers"] < 7:
             return set()
@@ -197,11 +197,11 @@ def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fe
     assert (tmp_path / "home" / "jobs" / best / "model.npz").is_file()
     report.unlink()
     assert main(["sweep", "--resume", app["id"], "--report", str(report)]) == 0
-    assert json.loads(report.read_text()) == found, "though nothing of it is on the cluster any more"
+    assert json.loads(report.read_text()) == found, "although its files on the cluster are gone"
 
 
 @pytest.mark.tier("all")
-def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_killed_master_of_a_sweep_is_followed_by_one_that_resumes(on_yarn: Hadoop, tmp_path: Path) -> None:
     """Trials that were over stay so; the others begin again from their checkpoints, and end with the same bits."""
     settings: dict[str, Any] = {"trials": 12, "iterations": 80}
     slow = 'checkpoint_every = "5"\nstretch_s = 0.05'

@@ -1,4 +1,4 @@
-"""What ``eps submit`` asks of YARN beside containers: an unmodified ResourceManager does it."""
+"""Options of ``eps submit`` for the application: an unmodified ResourceManager applies them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_leftovers")
 LIFETIME_S = 40.0
 
 
-def test_an_application_has_its_priority_and_ends_in_order_before_its_lifetime(on_yarn: Hadoop) -> None:
+def test_an_application_has_its_priority_and_ends_cleanly_before_its_lifetime(on_yarn: Hadoop) -> None:
     options = {"priority": 3, "lifetime_s": LIFETIME_S, "acl": ("view=ann,bob", "modify=ann operators")}
     with Job.start(**{**JOB, "iterations": 1_000_000, **options}, on="yarn", name="brief") as job:
         path = f"/ws/v1/cluster/apps/{application_of(job)}"

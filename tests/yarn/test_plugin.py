@@ -1,4 +1,4 @@
-"""The plugin in an unmodified ResourceManager: jobs get YARN's own PreemptionMessage by a plan that is made here."""
+"""The plugin in an unmodified ResourceManager: jobs get YARN's own PreemptionMessage by a plan of H-scheduler."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class Tiny:
 
     @property
     def state(self) -> str:
-        """YARN's word for how it is."""
+        """The application's state in YARN."""
         return str(self._hadoop.rest(f"/ws/v1/cluster/apps/{self.application_id}")["app"]["state"])
 
     def lines(self, file: str) -> list[list[str]]:
-        """Return what it wrote, in words."""
+        """Return its output, split into words."""
         path = self.folder / file
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def close(self) -> None:
-        """End it."""
+        """Kill the application."""
         (self.folder / "stop").touch()
         try:
             self._hadoop.wait_until(lambda: self.state in ("FINISHED", "FAILED", "KILLED"), "it to end", 30.0)
@@ -75,14 +75,14 @@ class Tiny:
 
 
 class Planned:
-    """The planner of the tests: knows the roles of one job, and wants masters back that nobody may take."""
+    """The planner of the tests: it knows one job's roles, and also takes masters, which the plugin must refuse."""
 
     def __init__(self, giver: str, master: str) -> None:
         self._giver, self._master = giver, master
         self.taken: set[str] = set()
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return what Algorithm 1 says, and a job master's container."""
+        """Return Algorithm 1's plan, with a job master's container added."""
         job = next(a for a in snapshot.applications if a.application_id == self._giver)
         facts = {self._giver: Facts(True, roles_of(job))}
         assert "nothing is taken from queue root.default: YARN's own" in make_plan(snapshot, facts).sentences[0]
@@ -92,43 +92,43 @@ class Planned:
 
 
 def roles_of(job: Application) -> dict[str, Role]:
-    """Say that every third member is a server."""
+    """Return roles: every third member is a server."""
     members = sorted(held.container_id for held in job.containers if not held.is_master)
     return {name: Role.WORKER if k % 3 else Role.SERVER for k, name in enumerate(members)}
 
 
 @pytest.fixture
 def giver(hadoop: Hadoop, plugin: Plugin, tmp_path: Path) -> Iterator[Tiny]:
-    """Give a job that has all of the cluster."""
+    """Return a job that has the whole cluster."""
 
     def nodes() -> Any:
         return hadoop.rest("/ws/v1/cluster/nodes?states=RUNNING")["nodes"]["node"]
 
-    # What an application held is free a little after it has ended.
+    # An application's containers become free a little after its end.
     hadoop.wait_until(lambda: not any(node["numContainers"] for node in nodes()), "other tests' containers to be gone")
-    # Its master has one of the cores.
+    # Its master takes one of the cores.
     members = sum(min(node["availMemoryMB"] // MEMBER_MB, node["availableVirtualCores"]) for node in nodes()) - 1
     with closing(Tiny(hadoop, plugin, tmp_path / "giver", "giver", members, 512)) as job:
         hadoop.wait_until(lambda: len(job.lines("held")) == members, "the job to have the cluster")
         yield job
 
 
-def test_waiting_job_starts_with_what_another_is_asked_for_natively(
+def test_waiting_job_starts_with_containers_that_yarn_preempts_from_another(
     hadoop: Hadoop, plugin: Plugin, giver: Tiny, tmp_path: Path
 ) -> None:
     ((master,),) = giver.lines("master")
     hosts = {name: host for name, host in giver.lines("held")}
     planned = Planned(giver.application_id, master)
-    # Nobody has answered so far, and nothing was done.
+    # H-scheduler has not answered so far, and nothing was preempted.
     assert not giver.lines("preempted")
     with PluginServer(planned, secret_of(plugin.secret_file), listening=plugin.socket.dup()):
         with closing(Tiny(hadoop, plugin, tmp_path / "first", "first", 0, MASTER_MB)) as first:
             hadoop.wait_until(lambda: first.state == "RUNNING", "the first to start")
             (asked,) = giver.lines("preempted")
             assert set(asked) == planned.taken
-            assert hosts[asked[0]] != "127.0.0.13", "where the label is no job master could start"
+            assert hosts[asked[0]] != "127.0.0.13", "no job master could start with the label"
             hadoop.wait_until(lambda: [asked[0], RELEASED] in giver.lines("completed"), "it to be given back")
-            # What is not given back is killed.
+            # Containers that are not released are killed.
             (giver.folder / "stubborn").touch()
             with closing(Tiny(hadoop, plugin, tmp_path / "second", "second", 0, MASTER_MB)) as second:
                 hadoop.wait_until(lambda: second.state == "RUNNING", "the second to start")

@@ -1,4 +1,4 @@
-"""Jobs of EPS under the plugin in an unmodified ResourceManager: one gives what another needs, and gets it back."""
+"""EPS jobs under the plugin in an unmodified ResourceManager: one gives what another needs, and gets it back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEEDS: dict[str, Any] = {**MEMBERS_OF_TWO, "workers": 1, "iterations": 30}
 
 
 class Patient:
-    """A planner by which nothing is killed, however slow the machine is: what is marked stays so, and is spared."""
+    """A planner that kills no container, however slow the machine is: marked containers stay marked, and are spared."""
 
     def __init__(self, masters: Masters) -> None:
         self._asked = AskedMasters(FEEDBACK, masters.status)
@@ -57,7 +57,7 @@ class Patient:
 
 @pytest.fixture
 def patient(on_yarn: Hadoop) -> Iterator[Patient]:
-    """Give a planner that asks the cluster's job masters."""
+    """Return a planner that queries the cluster's job masters."""
     with closing(Masters(StagedJobs(environment_configuration(), ""))) as masters:
         yield Patient(masters)
 
@@ -67,13 +67,13 @@ def losses_of(history: list[dict[str, Any]]) -> list[tuple[int, float]]:
 
 
 def grown(status: dict[str, Any]) -> list[str]:
-    """Return the changes that made a job larger; it may have tried in vain as well, where others were slow."""
+    """Return the changes that made a job larger; some attempts may have failed on a slow machine."""
     return [
         str(change["operation"]) for change in status["changes"] if change["added"] and change["phase"] == "released"
     ]
 
 
-def test_a_job_gives_what_another_needs_to_start_and_has_it_back_afterwards(
+def test_a_job_gives_what_another_needs_to_start_and_regains_it_afterwards(
     on_yarn: Hadoop, plugin: Plugin, patient: Patient
 ) -> None:
     local = eps.run(**{**NEEDS, "name": "local"})
@@ -83,7 +83,7 @@ def test_a_job_gives_what_another_needs_to_start_and_has_it_back_afterwards(
         with Job.start(**NEEDS, on="yarn", name="needs") as needing:
             app = f"/ws/v1/cluster/apps/{application_of(needing)}"
             on_yarn.wait_until(lambda: on_yarn.rest(app)["app"]["state"] in ("ACCEPTED", "RUNNING"), "it to wait")
-            # Nobody answers the plugin so far, and nothing is done.
+            # H-scheduler does not answer the plugin so far, and nothing is preempted.
             assert giving.status()["evictions"]["asked"] == 0 and not needing.status()["clock"]
             with PluginServer(patient, secret_of(plugin.secret_file), listening=plugin.socket.dup(), tell=told.append):
                 report = needing.wait(PATIENCE_S)
@@ -92,13 +92,15 @@ def test_a_job_gives_what_another_needs_to_start_and_has_it_back_afterwards(
         assert report["model_sha256"] == local["model_sha256"] and report["losses"] == []
         assert evicted["drained"] == evicted["asked"] == len(patient.taken) >= 2, (evicted, told)
         assert any("(needs) waits for" in line and "(gives) gives 2 workers" in line for line in told), told
-        assert evicted["given"] == {"worker": 2, "server": 0} and not grown(status), "the room was not its own to take"
-        # When nobody has wanted it for a while it is.
+        assert evicted["given"] == {"worker": 2, "server": 0} and not grown(status), (
+            "the free space belongs to another job"
+        )
+        # It is, once no job has wanted it for a while.
         wait_for(lambda: not any(giving.status()["evictions"]["given"].values()), PATIENCE_S, "it to grow back")
         status, losses = giving.status(), losses_of(giving.history())
         giving.kill("seen")
     assert set(grown(status)) == {"add-workers"} and status["workers"] == GIVES["workers"]
     assert status["losses"] == []
-    # What it had computed until then has the bits of a job that nobody disturbed.
+    # Its results until then have the bits of an undisturbed job.
     alone = eps.run(**{**GIVES, "name": "alone", "iterations": len(losses) - 1, "stretch_s": 0.0})
     assert losses_of(alone["history"])[: len(losses)] == losses

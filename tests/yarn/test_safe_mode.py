@@ -1,6 +1,6 @@
-"""HDFS goes into safe mode in the middle of a job whose data and checkpoints are there: real Hadoop, whole jobs.
+"""HDFS enters safe mode during a job with its data and checkpoints there: real Hadoop, whole jobs.
 
-``tests/integration/test_hdfs_safe_mode.py`` has it with a fake HDFS, in a fraction of the time.
+``tests/integration/test_hdfs_safe_mode.py`` tests it on a fake HDFS, in less time.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tests.yarn.test_hdfs_jobs import folder as folder
 from tests.yarn.test_job_faults_on_yarn import pids, status_of
 from tests.yarn.test_jobs_on_yarn import application_of, master_of, reach
 
-#: EPS_HDFS_PATIENCE_S, and by how many seconds a call of the model takes longer: a busy machine needs a minute in all.
+#: EPS_HDFS_PATIENCE_S, and the additional seconds of each call of the model: a busy machine needs a minute in all.
 PATIENCE, SLOW_S = "2", 0.2
 
 pytestmark = [pytest.mark.tier("all"), pytest.mark.usefixtures("no_leftovers")]
 
 
 @pytest.mark.parametrize("on", ["local", "yarn"])
-def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwards(
+def test_a_job_continues_in_safe_mode_reports_it_and_writes_checkpoints_again_afterwards(
     on_yarn: Hadoop, folder: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", PATIENCE)
     here = eps.run(name="here", model="softmax", data=str(tmp_path / "train.libsvm"), **SETTINGS)
     slow = SlowModel(tmp_path, SLOW_S)
-    # What containers have of this environment is nothing.
+    # Containers do not inherit this environment.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nEPS_HDFS_PATIENCE_S={PATIENCE} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -50,7 +50,7 @@ def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwa
 def test_a_master_killed_in_safe_mode_is_followed_by_one_that_waits_for_its_end(
     on_yarn: Hadoop, folder: RemotePath, tmp_path: Path
 ) -> None:
-    """The next one needs a log of its own, which nobody may begin until then; members wait for it."""
+    """The next master cannot create its log until then; members wait for it."""
     here = eps.run(name="here", model="softmax", data=str(tmp_path / "train.libsvm"), **SETTINGS)
     slow = SlowModel(tmp_path, SLOW_S)
     with begin("yarn", slow.setting, folder) as job:
@@ -64,7 +64,7 @@ def test_a_master_killed_in_safe_mode_is_followed_by_one_that_waits_for_its_end(
         finally:
             safe_mode(on_yarn, "leave")
         wait_for(lambda: status_of(job).get("generation") == 2, PATIENCE_S, "the next job master")
-        # They say their process ids when they attach.
+        # Members report their process ids when they attach.
         wait_for(lambda: pids(job) == before, PATIENCE_S, "its members, who are who they were")
         slow.hurry()
         report = job.wait(PATIENCE_S)
@@ -72,7 +72,7 @@ def test_a_master_killed_in_safe_mode_is_followed_by_one_that_waits_for_its_end(
     assert (report["ledger"]["lost"], report["ledger"]["applied_twice"], report["losses"]) == (0, 0, [])
 
 
-def test_a_job_that_is_killed_while_its_model_waits_for_the_end_of_safe_mode_leaves_nothing_there(
+def test_a_job_killed_while_its_model_waits_for_the_end_of_safe_mode_leaves_no_files(
     on_yarn: Hadoop, folder: RemotePath, tmp_path: Path
 ) -> None:
     slow = SlowModel(tmp_path, SLOW_S)
@@ -95,12 +95,12 @@ def test_a_job_that_is_killed_while_its_model_waits_for_the_end_of_safe_mode_lea
     assert (report["state"], report["reason"]) == ("killed", "enough") and not job.directory.model.exists()
     shared = RemotePath.parse(application.shared)
     on_yarn.wait_until(lambda: not any(on_yarn.containers(node) for node in on_yarn.nodes), "its processes to end")
-    assert (shared / "results" / "model.npz").status() is None, "what was given up is not done later"
+    assert (shared / "results" / "model.npz").status() is None, "an aborted change is not carried out later"
 
 
 def has_next_master(hadoop: Hadoop, job: eps.Job) -> bool:
     """Return whether the container of the second attempt's master runs."""
-    # Before it stands how often the ResourceManager was started again.
+    # The number of the ResourceManager's restarts precedes it.
     mark = f"_{application_of(job).removeprefix('application_')}_02_000001".encode()
     processes = [process for node in hadoop.nodes for process in hadoop.containers(node)]
     return any(mark in environ_of(process.pid) for process in processes)
@@ -114,7 +114,7 @@ def environ_of(pid: int) -> bytes:
 
 
 def begin(on: str, model: str, folder: RemotePath, **more: str) -> eps.Job:
-    """Start a job with everything on HDFS: on this machine, or on YARN."""
+    """Start a job with all files on HDFS: on this machine, or on YARN."""
     places = {"data": str(folder / "train.libsvm"), "checkpoint_dir": str(folder / "c"), "checkpoint_every": "5"}
     settings = {**SETTINGS, **places, "model": model, "name": f"safe-{secrets.token_hex(3)}", "memory_mb": "512"}
     if on == "local":

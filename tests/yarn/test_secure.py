@@ -1,6 +1,6 @@
-"""A real Hadoop that wants Kerberos: jobs get in with a keytab or a ticket, their containers with tokens.
+"""A real Hadoop with Kerberos: jobs log in with a keytab or a ticket, their containers with tokens.
 
-It is a Hadoop of its own, and takes a minute to start: only the tier ``all`` plays it.
+This Hadoop takes a minute to start, so only the tier ``all`` runs these tests.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ USER = f"{getpass.getuser()}@EPS.DEV"
 
 @dataclass(frozen=True)
 class Secure:
-    """The cluster, and an environment in which one may log in."""
+    """The cluster, and an environment for logins."""
 
     cluster: Cluster
     env: Mapping[str, str]
 
     def eps(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of EPS, with another environment; a variable that is empty is left out."""
+        """Run a command of EPS in another environment; empty variables are removed."""
         env = {name: value for name, value in {**self.env, **changes}.items() if value}
         line = [sys.executable, "-m", "eps", *words]
         return subprocess.run(line, capture_output=True, text=True, env=env, timeout=4 * PATIENCE_S)
@@ -81,7 +81,7 @@ def secure(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the hash of the model that a job on this host trains."""
+    """Return the hash of the model that a local job trains."""
     before, os.environ["EPS_HOME"] = os.environ.get("EPS_HOME"), str(tmp_path_factory.mktemp("local"))
     try:
         return str(eps.run(**JOB)["model_sha256"])
@@ -92,7 +92,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> str:
             os.environ["EPS_HOME"] = before
 
 
-#: Reads HDFS by tokens, cancels them, and says what becomes of the next reading.
+#: Reads HDFS with tokens, cancels them, and prints the result of the next read.
 CANCELS = """
 import base64, os, sys, tempfile
 from eps.errors import StorageError
@@ -118,7 +118,7 @@ client.close()
 """
 
 
-def test_tokens_that_were_cancelled_are_worth_nothing(secure: Secure) -> None:
+def test_cancelled_tokens_are_refused(secure: Secure) -> None:
     line = [sys.executable, "-c", CANCELS]
     done = subprocess.run(line, capture_output=True, text=True, env=dict(secure.env), timeout=4 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,7 @@ def test_a_job_with_a_keytab_trains_to_the_local_hash(secure: Secure, local: str
     assert (report["ledger"]["lost"], report["ledger"]["applied_twice"]) == (0, 0)
 
 
-def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: Secure, local: str) -> None:
+def test_a_submitted_job_whose_master_is_killed_continues_with_its_tokens(secure: Secure, local: str) -> None:
     told = secure.eps("submit", "--name", "alone", "--stretch-s", "0.05", *WORDS)
     assert told.returncode == 0 and told.stdout.startswith("alone: application_"), told.stderr
     from tests.yarn.test_jobs_on_yarn import master_of, reach
@@ -147,7 +147,7 @@ def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: 
 
 
 @pytest.mark.parametrize("view", ["", "view=hadoop"], ids=["its owner only", "its viewers"])
-def test_the_page_of_a_job_is_shown_to_its_owner_and_to_whom_its_acl_names(
+def test_the_page_of_a_job_is_shown_to_its_owner_and_the_users_of_its_acl(
     secure: Secure, tmp_path: Path, view: str
 ) -> None:
     if "GSS-API" not in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
@@ -157,7 +157,7 @@ def test_the_page_of_a_job_is_shown_to_its_owner_and_to_whom_its_acl_names(
     name = "mine-too" if view else "mine"
 
     def asked(principal: str, path: str) -> tuple[int, str]:
-        # Who is not the owner is warned by the proxy, until a cookie says that this was done.
+        # The proxy warns users other than the owner, until a cookie records the warning.
         keytab, warned = tmp_path / principal.partition("/")[0], f"checked_{application}=true"
         keytab.write_bytes(keytab_for(keys, principal))
         env = {**secure.env, "KRB5CCNAME": f"FILE:{keytab}.cache", "KRB5_CLIENT_KTNAME": str(keytab)}
@@ -205,7 +205,7 @@ servers = 1
 """
 
 
-def test_a_sweep_is_one_application_that_asks_yarn_by_its_token(secure: Secure, tmp_path: Path) -> None:
+def test_the_application_of_a_sweep_queries_yarn_with_its_token(secure: Secure, tmp_path: Path) -> None:
     file, report = tmp_path / "sweep.toml", tmp_path / "report.json"
     file.write_text(SWEEP)
 
@@ -222,13 +222,13 @@ def test_a_sweep_is_one_application_that_asks_yarn_by_its_token(secure: Secure, 
     assert [(t["phase"], t["loss"]) for t in there["trials"]] == [(t["phase"], t["loss"]) for t in here["trials"]]
 
 
-def test_without_a_ticket_it_is_said_what_to_do(secure: Secure) -> None:
+def test_without_a_ticket_the_message_says_what_to_do(secure: Secure) -> None:
     done = secure.eps("run", "--on", "yarn", *WORDS, KRB5_CLIENT_KTNAME="")
     assert done.returncode == 2 and "run kinit" in done.stderr and "KRB5_CLIENT_KTNAME" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "\tat " not in done.stderr
 
 
-def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) -> None:
+def test_an_unknown_principal_is_named(secure: Secure, tmp_path: Path) -> None:
     keys = keytab_for(secure.cluster.keytab.read_bytes(), USER)
     name = getpass.getuser()
     stranger = tmp_path / "stranger.keytab"
@@ -238,7 +238,7 @@ def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) 
     assert "Kerberos does not know who logs in" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_ticket_lets_in_until_it_expires(secure: Secure, local: str, tmp_path: Path) -> None:
+def test_a_ticket_is_valid_until_it_expires(secure: Secure, local: str, tmp_path: Path) -> None:
     ticket = tmp_path / "ticket"
     keys, env = secure.cluster.user_keytab, {**secure.env, "KRB5CCNAME": f"FILE:{ticket}"}
     made = [sys.executable, "-m", "tests.yarn.ticket", str(keys), USER, str(ticket)]
@@ -250,4 +250,4 @@ def test_a_ticket_lets_in_until_it_expires(secure: Secure, local: str, tmp_path:
     assert (read_json(tmp_path / "report.json") or {})["model_sha256"] == local
     subprocess.run([*made, "--expired"], check=True, env=env, timeout=PATIENCE_S)
     done = secure.eps("run", *words, **with_ticket)
-    assert done.returncode == 2 and "no ticket that is valid: run kinit" in done.stderr, done.stderr
+    assert done.returncode == 2 and "no valid ticket: run kinit" in done.stderr, done.stderr

@@ -14,7 +14,7 @@ from tests.contract import test_resources_contract as suite
 from tests.yarn import unmanaged
 from tests.yarn.in_java import InJava
 
-#: The tests that every backend must pass: those that start one.
+#: The tests that every backend must pass: those whose only fixture starts a backend.
 NAMES = [
     name
     for name, test in inspect.getmembers(suite, inspect.isfunction)
@@ -22,7 +22,7 @@ NAMES = [
 ]
 
 
-def test_all_of_the_suite_is_here() -> None:
+def test_the_whole_suite_is_found() -> None:
     assert len(NAMES) >= 18
 
 

@@ -1,4 +1,4 @@
-"""A real YARN and HDFS in trouble, and what a job master and its user hear of it."""
+"""Faults of a real YARN and HDFS, and what job masters and users see of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_node_that_shrinks_preempts_with_a_warning(java: InJava, tmp_path: Pat
 
 
 @pytest.mark.tier("all")
-def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_path: Path, hadoop: Hadoop) -> None:
+def test_a_restarted_resourcemanager_costs_nothing(java: InJava, tmp_path: Path, hadoop: Hadoop) -> None:
     java(faults.wish_before_the_restart, tmp_path)
     hadoop.restart("resourcemanager")
     java(faults.after_the_restart)
@@ -29,10 +29,10 @@ def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_pa
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_what_is_killed_for_its_silence_has_hung_or_was_lost_with_its_node(
+def test_a_container_killed_for_its_silence_hung_or_was_lost_with_its_node(
     java: InJava, tmp_path: Path, hadoop: Hadoop, number: signal.Signals
 ) -> None:
-    """``tests/cluster/test_yarn_manager.py`` has it on a fake."""
+    """``tests/cluster/test_yarn_manager.py`` tests it on a fake."""
     host = java(faults.run_two, tmp_path)
     java(faults.kill_one_of_a_node_that_works)
     struck = hadoop.strike_node(host, number)
@@ -43,7 +43,7 @@ def test_what_is_killed_for_its_silence_has_hung_or_was_lost_with_its_node(
         hadoop.restart(hadoop.daemon_of(host))
 
 
-def test_a_request_that_yarn_refuses_hurts_no_other(java: InJava, tmp_path: Path) -> None:
+def test_a_refused_request_does_not_affect_others(java: InJava, tmp_path: Path) -> None:
     java(faults.refused_ask, tmp_path)
 
 
@@ -51,11 +51,11 @@ def test_a_master_hears_that_its_application_was_killed(java: InJava, tmp_path: 
     java(faults.killed_by_its_user, tmp_path)
 
 
-def test_what_cannot_be_submitted_says_why(java: InJava) -> None:
+def test_refused_submissions_have_a_reason(java: InJava) -> None:
     java(faults.refused_submissions)
 
 
-def test_a_resource_manager_that_is_not_there_is_named_with_its_setting(java: InJava) -> None:
+def test_an_unreachable_resourcemanager_is_named_with_its_setting(java: InJava) -> None:
     java(faults.nobody_listens)
 
 
@@ -78,7 +78,7 @@ def test_the_log_of_a_master_outlives_the_only_data_node(java: InJava, hadoop: H
     java(faults.log_afterwards)
 
 
-def test_tokens_are_handed_on_without_the_masters_own(java: InJava) -> None:
+def test_tokens_are_passed_on_without_the_masters_own(java: InJava) -> None:
     java(faults.tokens)
 
 
@@ -87,6 +87,6 @@ def test_a_master_that_hangs_is_replaced_and_the_next_finds_its_container(java: 
     assert (report.state, report.final_status, report.attempt) == ("FINISHED", "SUCCEEDED", 2)
     assert seen["attempt"] == 2 and set(seen["adopted"]) == {"container-0001"}
     assert seen["adopted"]["container-0001"].endswith("_01_000002")
-    # The one token that it has speaks for the master, and is nobody else's.
+    # Its only token speaks for the master alone.
     assert seen["tokens"] == 0
     assert seen["memory_mb"] < 250, seen

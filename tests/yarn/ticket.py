@@ -1,4 +1,4 @@
-"""What ``kinit`` does, without MIT's programs: ``python -m tests.yarn.ticket KEYTAB PRINCIPAL CACHE [--expired]``."""
+"""``kinit`` without MIT's programs: ``python -m tests.yarn.ticket KEYTAB PRINCIPAL CACHE [--expired]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eps.hadoop.bridge import java, jbool, jint, jlong, start_jvm
 
 
 def main() -> int:
-    """Get a ticket from the realm that KRB5_CONFIG names, and keep it in a cache; one that is over, if asked."""
+    """Get a ticket from the realm of KRB5_CONFIG and write it to a cache; an expired one on request."""
     keytab, principal, cache, *flags = sys.argv[1:]
     start_jvm()
     found = re.search(r"kdc = ([\d.]+):(\d+)", Path(os.environ["KRB5_CONFIG"]).read_text(encoding="ascii"))
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Java's threads hold nobody.
+    # Java's threads do not block the exit.
     code = main()
     sys.stdout.flush()
     os._exit(code)

@@ -1,6 +1,6 @@
 """An application master that is killed in phases of plans: ``python -m tests.yarn.trapped_am FOLDER TRAPS``.
 
-The folder remembers which traps have sprung, over all attempts.
+The folder records the traps that have sprung, over all attempts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from eps.cluster.yarn.attempt import end
+from eps.cluster.yarn.attempt import exit_process
 from eps.job.yarn import am
 from tools.chaos.trap import Traps, parse
 
@@ -24,7 +24,7 @@ esac
 
 
 def interpreter(folder: Path, traps: str) -> str:
-    """Return what a job's setting ``python`` is to be, so that its application masters are trapped."""
+    """Return a value of a job's setting ``python`` with which its application masters have traps."""
     path = folder / "python"
     words = {"root": ROOT, "python": sys.executable, "folder": folder, "traps": traps}
     path.write_text(_SCRIPT.format(**{name: shlex.quote(str(word)) for name, word in words.items()}), encoding="utf-8")
@@ -33,11 +33,11 @@ def interpreter(folder: Path, traps: str) -> str:
 
 
 def main() -> int:
-    """Be the application master of the environment."""
+    """Run the application master of this environment."""
     traps = Traps(parse(sys.argv[2]), Path(sys.argv[1]))
     am.serve = partial(am.serve, watch=traps.look)  # type: ignore[assignment]
     return am.main()
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

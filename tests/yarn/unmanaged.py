@@ -1,4 +1,4 @@
-"""A job master's resources on a real YARN, without a container for the master: runs in the process with Java."""
+"""A job master's resources on a real YARN with an unmanaged master; runs in the process with Java."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from eps.cluster.yarn.types import ApplicationReport, Launch, LocalFile, Resourc
 from eps.hadoop.bridge import java, jbool
 from tests.yarn.in_java import DEADLINE_S, client, kill, rmadmin, session
 
-#: Beats often, so that tests wait for YARN only; and their thread never hangs, however busy the machine is.
+#: Short heartbeats, so that tests wait for YARN only; the watchdog of their thread never fires, even on a busy machine.
 FAST = Timing(idle_s=0.2, busy_s=0.05, owner_s=1e6)
-#: What runs in a container: it says its process id, if its environment is as it was given, and sleeps.
+#: The program in a container: it writes its process id if its environment is as given, and sleeps.
 SLEEPER = """
 import os, sys, time
 folder, odd = sys.argv[1:]
@@ -36,14 +36,14 @@ with open(os.path.join(folder, os.environ["EPS_CONTAINER_ID"]), "w") as file:
     file.write(str(os.getpid()))
 time.sleep(1000)
 """
-#: Whatever a shell would make something else of.
+#: Characters that a shell would interpret.
 ODD = """a "b" 'c' $HOME `d` \\ {e} %f"""
-#: The application that tests share, as long as it runs.
+#: The application that tests share, while it runs.
 _application = ""
 
 
 def application() -> str:
-    """Return an application that runs, the one of the test before if that left it."""
+    """Return a running application, that of the previous test if it still runs."""
     global _application
     if not _application or client().report(_application).ended:
         _application = client().new_application()
@@ -58,7 +58,7 @@ def application() -> str:
 
 @lru_cache
 def am_token(application: str) -> tuple[Any, Any]:
-    """Return the token by which an unmanaged application master proves itself, and its attempt's id.
+    """Return the token of an unmanaged application master, and its attempt's id.
 
     YARN gives each once, before its master registers.
     """
@@ -76,14 +76,14 @@ def am_token(application: str) -> tuple[Any, Any]:
 
 @lru_cache
 def node_tokens(application: str) -> Any:
-    """Return where the tokens of nodes are kept for an application master, however often it begins."""
+    """Return the store of an application master's node tokens, which is the same after a restart."""
     return java("org.apache.hadoop.yarn.client.api.NMTokenCache")()
 
 
 def open_unmanaged_master(application: str) -> tuple[HadoopAm, HadoopNm]:
-    """Return both sides of YARN for an application master that runs here.
+    """Return both interfaces of YARN for an application master that runs here.
 
-    Opened again, with containers kept, it takes them over as the next attempt of one in a container does.
+    A second call with kept containers takes them over, like the next attempt of a master in a container.
     """
     token, attempt = am_token(application)
     user = java("org.apache.hadoop.security.UserGroupInformation").createRemoteUser(str(attempt))
@@ -92,11 +92,11 @@ def open_unmanaged_master(application: str) -> tuple[HadoopAm, HadoopNm]:
 
 
 def as_user(user: Any, work: Callable[[], tuple[HadoopAm, HadoopNm]]) -> tuple[HadoopAm, HadoopNm]:
-    """Call ``work`` as a user of Hadoop (``UserGroupInformation``): what it connects belongs to that user."""
+    """Call ``work`` as a user of Hadoop (``UserGroupInformation``): its connections belong to that user."""
     import jpype
 
     found = []
-    # Of Java's types Python implements interfaces only; and the class cannot be made before the machine is there.
+    # Python can implement only interfaces of Java, and the class needs a running machine.
     name = "java.security.PrivilegedExceptionAction"
     run = jpype.JOverride(lambda _: found.append(work()))
     user.doAs(jpype.JObject(jpype.JImplements(name)(type("Action", (), {"run": run}))(), name))
@@ -114,7 +114,7 @@ def sleepers(folder: Path) -> LaunchTemplate:
 
 
 class YarnBackend:
-    """How the contract suite reaches what is behind YARN."""
+    """The contract suite's access to YARN."""
 
     can_evict = True
 
@@ -166,7 +166,7 @@ class YarnBackend:
         return self.manager
 
     def stop(self) -> None:
-        """Leave the application as it was found: without containers; or to nobody, where it has ended."""
+        """Leave the application without containers for the next test; forget it if it has ended."""
         global _application
         if self._leaving:
             self._exclude("")
@@ -174,20 +174,20 @@ class YarnBackend:
         manager = self.manager
         assert isinstance(manager, YarnResourceManager)
         if manager._left.is_set():
-            # YARN may take a while to say so.
+            # YARN may report it late.
             _application = ""
         elif not manager._closed:
             with manager._lock:
                 manager._allocation.end()
                 manager._pass_on()
             allocation = manager._allocation
-            # What is asked for under a number would be granted to the next test.
+            # A pending request would be granted to the next test.
             wait_until(lambda: not allocation.has_containers and not allocation.has_turn, "its containers to end")
         manager.close()
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds that nobody announces."""
+    """Wait until a condition holds; poll."""
     end_s = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < end_s, f"waited for {what}"
@@ -208,7 +208,7 @@ def collect(manager: ResourceManager, kind: type[ContainerEvent], *names: str) -
 
 
 def reasons(events: list[ContainerEvent]) -> dict[str, str]:
-    """Return why containers ended."""
+    """Return the reasons of the containers' ends."""
     return {event.container_id: event.reason for event in events if isinstance(event, Exited)}
 
 
@@ -230,13 +230,13 @@ def contract(name: str, folder: Path) -> None:
 
 
 def end_application() -> None:
-    """End the application that the tests shared."""
+    """End the application that the tests share."""
     if _application:
         kill(_application)
 
 
 def in_a_container(root: Path) -> tuple[ApplicationReport, dict[str, Any]]:
-    """Run an application master in a container; return how it ended, and what it saw."""
+    """Run an application master in a container; return its final status and message."""
     env = {name: os.environ[name] for name in ("HADOOP_CONF_DIR", "JAVA_HOME") if name in os.environ}
     command = f"exec {shlex.quote(sys.executable)} -m tests.yarn.am_script {LOG_STREAMS}"
     launch = Launch(command, {**env, "PYTHONPATH": str(root)})

@@ -1,1 +1,1 @@
-"""Chaos: events that hit the real processes of a real job, drawn from a seed, and what is said of the job then."""
+"""Chaos tests: random events hit the processes of a real job; then the job is judged."""

@@ -1,4 +1,4 @@
-"""``python -m tools.chaos JOB.toml``, for maintainers: hit a job from a seed, and judge what becomes of it."""
+"""``python -m tools.chaos JOB.toml``: run jobs under random failures drawn from a seed, and judge them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from tools.chaos.schedule import NETWORK_KINDS, PLAIN_KINDS, parse_kinds
 from tools.chaos.verdict import Verdict, summary_of, table_head, table_row
 
 _DESCRIPTION = """\
-Train a job undisturbed, then again while workers, servers and the job master are
-killed, stopped, added and removed, and all of it killed and resumed, as drawn from a
-seed.  As many jobs as the events need, one after the other.  Each must end with the
-undisturbed model (under BSP), nothing lost, nothing applied twice, nothing left
-behind, and in time.
-Where one does not, the command that repeats it is printed, its directory is kept,
-and the exit code is 1.
+Train a job undisturbed, then again under failures drawn from a seed: workers, servers
+and the job master are killed, stopped, added and removed, and the whole job is killed
+and resumed.  Jobs run one after the other until there were enough events.
+Each job must end in time, with the undisturbed model (under BSP), no update lost or
+applied twice, and no process or file left behind.  Otherwise the command that repeats
+the job is printed, its directory is kept, and the exit code is 1.
 
-A seed draws what is to happen and when; what comes of it depends on how fast the
-processes are at that moment, so that counts differ from run to run.  Whole jobs are
-played: more events may happen than were asked for.
+The seed determines the events and their clocks.  Their effects depend on timing, so
+counts differ from run to run.  Jobs are never cut short, so more events may happen
+than requested.
 
-The columns: events that happened and those refused (nobody was there, or the job said
-no); recoveries (others took over from lost members); rollbacks (the only copy of
-something was lost: back to a checkpoint or the seed); masters (job masters started
-again); longest (the longest time between two complete iterations); lasted; updates
-lost and applied twice; the model's hash; the verdict.  The JSON has all of it, and the
-hash of the undisturbed model.
+Columns: events that happened; events refused (there was no such process, or the job
+refused); recoveries (other members took over); rollbacks (the only copy was lost: the
+job restored a checkpoint or restarted from its seed); masters (restarts of the job
+master); longest (longest time between two completed iterations); lasted; updates lost
+and applied twice; the model's hash; the verdict.  The JSON also has the hash of the
+undisturbed model.
 """
 
 _EXAMPLES = """\
@@ -48,45 +47,44 @@ examples:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's values."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(
         prog=COMMAND,
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as of eps run")
+    parser.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as for eps run")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one (default 0)"
+        "--seed", type=int, default=0, metavar="N", help="seed of the first job; each later job adds 1 (default 0)"
     )
     parser.add_argument(
-        "--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)"
+        "--events", type=int, default=10, metavar="N", help="number of events, over all jobs (default 10)"
     )
     parser.add_argument(
         "--kinds",
         default=",".join(PLAIN_KINDS),
         metavar="KINDS",
-        help="kill, stop, add, remove, evict, resume, delay, partition, joined by commas (default: the first six; "
-        "evict takes a container away after a warning; resume kills the supervisor, with which the job ends, and "
-        "resumes it; the last two need root, and move the job into a network namespace, where its members use TCP "
-        "unless its file says van = something else)",
+        help="kill, stop, add, remove, evict, resume, delay, partition, joined by commas (default: the first six). "
+        "evict kills a container after a warning. resume kills the supervisor and resumes the job. delay and partition "
+        "need root, and run the job in a network namespace, over TCP unless its file sets van",
     )
     parser.add_argument(
-        "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"
+        "--per-job", type=int, default=0, metavar="N", help="events for each job (default: one for ten iterations)"
     )
     parser.add_argument(
         "--optimizers",
         default="",
         metavar="NAMES",
-        help="optimizers in turn, joined by commas, or all (default: the job's)",
+        help="optimizers that the jobs use in turn, joined by commas, or all (default: the job's)",
     )
-    parser.add_argument("--keep", action="store_true", help="keep the directories of all jobs, with chaos.json in each")
-    parser.add_argument("--json", default="", metavar="PATH", help="write the results here, as JSON, after each job")
+    parser.add_argument("--keep", action="store_true", help="keep the directories of all jobs; each has a chaos.json")
+    parser.add_argument("--json", default="", metavar="PATH", help="write the results here as JSON, after each job")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play what the command line says; exit codes as of ``eps``."""
+    """Run the command line; exit codes are those of ``eps``."""
     try:
         with interrupt.noted():
             return play(parse_arguments(argv))
@@ -98,14 +96,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def play(args: argparse.Namespace) -> int:
-    """Play a schedule against the job of a file; return 0 where every job did what it must."""
+    """Run the jobs; return 0 if every one passed."""
     request, kinds = RunRequest.from_values(read_job_file(Path(args.job_file)), args.job_file), parse_kinds(args.kinds)
     network = None
     if any(kind in NETWORK_KINDS for kind in kinds):
-        # Before any thread is there: they would stay behind.
+        # Before any thread starts: a thread would stay in the old namespace.
         network = NamespaceNetwork(kinds)
-        if request.spec.van == "auto":
-            # Of all ways only this one is a network.
+        if request.spec.network.van == "auto":
+            # The only transport over the network.
             request = request.with_spec(van="tcp")
     asked = ChaosRequest(
         request,
@@ -137,14 +135,14 @@ def play(args: argparse.Namespace) -> int:
             print(f"  {fault}", flush=True)
     bad = [verdict for verdict in verdicts if not verdict.ok]
     for verdict in bad:
-        print(f"what it left is in {verdict.directory}\nagain: {verdict.repeat}", flush=True)
+        print(f"its files: {verdict.directory}\nrepeat it: {verdict.repeat}", flush=True)
     summary = summary_of(verdicts)
     print(", ".join(f"{count} {name}" for name, count in summary.items()), flush=True)
     return EXIT_FAILED if bad else EXIT_OK
 
 
 def asked_command(args: argparse.Namespace) -> str:
-    """Return the command that was given, but for where its results go; it does the same where it was given."""
+    """Return the command line without ``--json`` and ``--keep``, for the results file."""
     words = [*COMMAND.split(), args.job_file, "--seed", str(args.seed), "--events", str(args.events)]
     words += ["--kinds", args.kinds]
     words += ["--per-job", str(args.per_job)] if args.per_job else []

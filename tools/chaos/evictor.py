@@ -1,7 +1,7 @@
-"""Containers of this host that are taken away after a warning, as a cluster takes them.
+"""Evictions of containers on this host: a warning, then a kill, as on a cluster that preempts.
 
-:func:`announce` leaves a file in the job's directory.  The job master of :mod:`tools.chaos.master` reads it.  Files
-stay and give the moment by the wall clock, so the next master of the job warns of the same eviction and carries it out.
+:func:`announce` writes a file to the job's directory, which the job master of :mod:`tools.chaos.master` reads.  The
+file stays and has the wall-clock time of the kill, so the next master of the job carries out the same eviction.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ REASON = "is taken away by a test"
 
 
 def announce(job_path: Path, containers: Sequence[str], in_s: float, *, carried_out: bool = True) -> None:
-    """Have containers of a running job taken away together.
+    """Evict containers of a running job together.
 
     Parameters
     ----------
     job_path : Path
         The job's directory.
     containers : sequence of str
-        Their ids, as ``eps status`` has them.
+        Ids of the containers, as in ``eps status --json``.
     in_s : float, seconds
-        From now; they are killed then, within the time in which a job master looks at its resource manager.
+        Time until the kill, which may be late by the interval at which a job master polls its resource manager.
     carried_out : bool
-        False: it stays a warning.
+        False only warns.
     """
     folder = job_path / FOLDER
     folder.mkdir(exist_ok=True)
@@ -48,13 +48,13 @@ class _Due:
 
 
 class EvictingResourceManager(LocalResourceManager):
-    """Containers of this host that are taken away as files in a folder say.
+    """A local resource manager that evicts containers as the files in a folder say.
 
     Parameters
     ----------
     folder : Path
     supervisor_fd, max_containers, adopted
-        As of :class:`~eps.cluster.local.LocalResourceManager`.
+        See :class:`~eps.cluster.local.LocalResourceManager`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EvictingResourceManager(LocalResourceManager):
         self._due: dict[str, _Due] = {}
 
     def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, and what was announced since."""
+        """Return the events since the last call, including warnings."""
         events = super().poll()
         now_s = time.time()
         warned = self._announced()

@@ -1,7 +1,7 @@
-"""A job master that chaos reaches: traps kill it or its members, and its containers can be taken away.
+"""A job master with traps (:mod:`tools.chaos.trap`) and evictions (:mod:`tools.chaos.evictor`).
 
-Inside :func:`chaos_master` this process starts its jobs with it.  The product knows nothing of it: a supervisor runs
-the entry point that it is given for each role.
+Inside :func:`chaos_master`, jobs that this process starts use it.  EPS itself has no code for it: a supervisor runs the
+entry point that it gets for each role.
 """
 
 from __future__ import annotations

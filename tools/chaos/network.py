@@ -1,10 +1,9 @@
-"""Late and lost packets between the processes of a job, in a network namespace of this process's own.  Needs root.
+"""Delay and drop packets between the processes of a job, in this process's own network namespace.  Needs root.
 
-The processes of a job listen on the loopback device, so a process is told from another by the ports that it holds: a
-rule of the namespace's routing makes each of them unreachable, in both directions, whoever asks.  Connections that
-are open stay open and carry nothing, as when a cable is pulled.  No module of the kernel is needed for that.  Delays
-concern all processes at once.  They are those of ``sch_netem``, every packet late by a time that varies; where a kernel
-lacks it, those of ``sch_tbf``: a slow line, on which packets are late by what waits before them.
+All processes of a job use the loopback device, so a process is identified by its ports.  To cut a process off, routing
+rules make its ports unreachable in both directions.  Open connections stay open and carry nothing, as with a pulled
+cable.  This needs no kernel module.  A delay affects all processes.  It uses ``sch_netem``, which delays each packet by
+a varying time, or, if the kernel lacks that, ``sch_tbf``, a slow line on which packets queue.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from eps.errors import ConfigError, ResourceError
 from tools.chaos.schedule import Kind
 
 _CLONE_NEWNET = 0x40000000
-#: Places of routing rules: that which makes local addresses local, where it has to move, and ours before it.
+#: Priorities of routing rules: the kernel's rule for local addresses, its new priority, and ours before it.
 _LOCAL_RULE, _LOCAL_RULE_MOVED, _OUR_RULE = 0, 1000, 10
-#: Every packet is late; or a full one takes 20 ms, those behind it wait, and what waits longer than 400 ms is lost.
+#: netem delays each packet.  With tbf a full packet takes 20 ms, later ones queue, and those that wait 400 ms are lost.
 _DELAYS = (
     ("netem", "delay", "20ms", "10ms"),
     ("tbf", "rate", "25mbit", "burst", "128kb", "latency", "400ms"),
@@ -34,17 +33,17 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 class NamespaceNetwork:
-    """The network of a job that is started after this was made; this process is in it, and stays.
+    """The network namespace of jobs started afterwards; this process enters it and stays.
 
     Parameters
     ----------
     kinds : tuple of Kind
-        What it must be able to do.
+        Kinds of events that it must support.
 
     Raises
     ------
     ConfigError
-        This machine, or this user, cannot.
+        The kernel, the tools or the user's rights do not allow it.
     """
 
     def __init__(self, kinds: tuple[Kind, ...]) -> None:
@@ -52,7 +51,7 @@ class NamespaceNetwork:
             if shutil.which(tool) is None:
                 raise ConfigError(f"delay and partition need root and network namespaces: there is no command {tool!r}")
         libc = ctypes.CDLL(None, use_errno=True)
-        # Of this thread, and of all threads and processes that it starts from now on.
+        # For this thread and all threads and processes that it starts from now on.
         if libc.unshare(_CLONE_NEWNET) != 0:
             why = os.strerror(ctypes.get_errno())
             raise ConfigError(f"delay and partition need root and network namespaces: {why}")
@@ -60,12 +59,12 @@ class NamespaceNetwork:
         self._run("ip", "rule", "add", "pref", str(_LOCAL_RULE_MOVED), "lookup", "local")
         self._run("ip", "rule", "del", "pref", str(_LOCAL_RULE))
         self._delay = self._find_delay() if Kind.DELAY in kinds else ()
-        #: Process that nobody reaches -> its ports that have a rule.
+        #: Pid of a process that is cut off -> its ports that have a rule.
         self._cut: dict[int, set[int]] = {}
         self._delayed: set[int] = set()
 
     def disturb(self, kind: Kind, pid: int) -> None:
-        """Begin; harmless when repeated."""
+        """Begin to delay packets or to cut a process off; idempotent."""
         if kind is Kind.DELAY:
             if not self._delayed:
                 self._run(*_QDISC_ADD, *self._delay)
@@ -75,14 +74,14 @@ class NamespaceNetwork:
             self.refresh()
 
     def refresh(self) -> None:
-        """Cut the connections off that cut-off processes have made since."""
+        """Cut new connections of cut-off processes, too."""
         for pid, known in self._cut.items():
             for port in ports_of(pid) - known:
                 known.add(port)
                 self._rules("add", port)
 
     def calm(self, pid: int) -> None:
-        """End what disturbs a process."""
+        """End the delay or the cut of a process."""
         for port in self._cut.pop(pid, set()):
             self._rules("del", port)
         if pid in self._delayed:
@@ -96,7 +95,7 @@ class NamespaceNetwork:
                 self._run("ip", "rule", what, "pref", str(_OUR_RULE), "ipproto", "tcp", side, str(port), "unreachable")
 
     def _find_delay(self) -> tuple[str, ...]:
-        """Return the first discipline that the kernel knows."""
+        """Return the first queueing discipline that the kernel supports."""
         for delay in _DELAYS:
             try:
                 self._run(*_QDISC_ADD, *delay)
@@ -113,7 +112,7 @@ class NamespaceNetwork:
 
 
 def ports_of(pid: int) -> set[int]:
-    """Return the TCP ports that a process holds, those on which it listens among them."""
+    """Return the TCP ports of a process, including those on which it listens."""
     inodes: set[str] = set()
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():

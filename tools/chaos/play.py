@@ -1,4 +1,4 @@
-"""Hits the processes of one running job with the events of a schedule, each when its clock comes."""
+"""Apply the events of a schedule to one running job, each at its clock."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tools.chaos.evictor import announce
 from tools.chaos.processes import master_pid, send
 from tools.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 
-#: The job is asked for its clock this often.
+#: Interval at which the job's clock is queried.
 LOOK_S = 0.02
-#: A master that does not answer for so long is one that has just been hit; the last news must do.
+#: Timeout of a query: a master that was just killed does not answer; the last status is used then.
 PATIENCE_S = 0.4
-#: A change that no master takes is given up after this long.
+#: Time for which a change is retried while no master answers.
 CHANGE_TIMEOUT_S = 20.0
-#: All of a job has ended so long after its supervisor.
+#: Time for a job to end after its supervisor was killed.
 ENDED_S = 15.0
-#: No more of a role is removed than leaves this many, where it can be helped; one that is added in its place.
+#: With this many members of a role or fewer, one is added instead of removed.
 FEWEST = 2
 
 
 class Network(Protocol):
-    """What disturbs the packets of a process."""
+    """Delays or drops the packets of processes."""
 
     def disturb(self, kind: Kind, pid: int) -> None:
-        """Begin."""
+        """Begin to delay or drop the packets of a process."""
 
     def refresh(self) -> None:
-        """Look again for the connections of those that are disturbed."""
+        """Include new connections of the disturbed processes."""
 
     def calm(self, pid: int) -> None:
-        """End."""
+        """Stop to delay or drop the packets of a process."""
 
 
 @dataclass
 class _Pending:
-    """A change that no master has taken yet."""
+    """A change of size that no master has accepted yet."""
 
     event: ChaosEvent
     operation: Operation
@@ -61,35 +61,35 @@ class Player:
     ----------
     job : Job
     events : sequence of ChaosEvent
-        In order.
+        Sorted by clock.
     most : mapping
-        Role -> the most members that it is brought to.
+        Role -> largest number of members.
     network : Network, optional
         Needed for delays and partitions.
     """
 
     def __init__(self, job: Job, events: Sequence[ChaosEvent], most: dict[str, int], network: Network | None) -> None:
-        #: The job; another object after each time that it was resumed.
+        #: The job; replaced by a new object after a resume.
         self.job = job
         self._events = list(events)
         self._most = most
         self._network = network
-        # A line of its own, which does not wait for the next master.
+        # A second client, which does not wait for the next master.
         self._watch = Job(job.directory, patience_s=PATIENCE_S)
         self._status: dict[str, Any] = {}
-        #: The highest clock that was seen: a job that goes back does not suffer the same again.
+        #: The highest clock seen, so that a rollback does not repeat events.
         self._clock = -1
         self._until: list[tuple[float, ChaosEvent, int]] = []
         self._pending: list[_Pending] = []
         self._hit: set[int] = set()
-        #: Kind and role -> how many happened.
+        #: ``KIND-ROLE`` -> number of events.
         self.done: Counter[str] = Counter()
         self.refused = 0
-        #: What happened, as sentences with the job's clock.
+        #: A sentence for each event, with the job's clock.
         self.story: list[str] = []
 
     def run(self, deadline_s: float) -> bool:
-        """Play until the job has ended; return False where ``time.monotonic()`` reaches ``deadline_s`` first."""
+        """Apply events until the job has ended; return False if ``time.monotonic()`` reaches ``deadline_s`` first."""
         try:
             while self.job.running:
                 interrupt.check()
@@ -133,7 +133,7 @@ class Player:
             return
         name, pid = self._victim(event)
         if not pid:
-            self._refuse(event, "there is nobody")
+            self._refuse(event, "there is no such process")
             return
         if event.kind in NETWORK_KINDS:
             assert self._network is not None
@@ -150,22 +150,22 @@ class Player:
     def _evict(self, event: ChaosEvent) -> None:
         alive = self._alive(event.role)
         if not alive:
-            self._refuse(event, "there is nobody")
+            self._refuse(event, "there is no such process")
             return
         member = alive[event.place % len(alive)]
         announce(self.job.directory.path, [member["container"]], event.lasts_s or 0.0)
         self._note(event, f"the container of {member['name']} is to be taken away")
 
     def _resume(self, event: ChaosEvent) -> None:
-        """Kill the supervisor, with which the other processes end, and let the job go on."""
+        """Kill the supervisor, which ends all processes of the job, and resume the job."""
         if not self.job.running:
-            self._refuse(event, "there is nobody")
+            self._refuse(event, "there is no such process")
             return
         self.job.kill_at_once()
         try:
             self.job.wait(ENDED_S)
         except DeadlineError as error:
-            # What does not end is found when the time for the whole job is over.
+            # If it never ends, the time limit of the job finds that.
             self._refuse(event, str(error))
             return
         self._watch.close()
@@ -174,7 +174,7 @@ class Player:
         try:
             self.job = Job.resume(self.job.name, on_begin=lambda text, _: begun.append(text))
         except JobFinishedError:
-            # It had just done all its work.
+            # It had just finished.
             self._refuse(event, "the job has finished")
         else:
             self._note(event, f"{event.kind} after SIGKILL of the supervisor; {begun[0]}")
@@ -231,7 +231,7 @@ class Player:
         self._pending = [pending for pending in self._pending if not self._ask(pending)]
 
     def _ask(self, pending: _Pending) -> bool:
-        """Ask for a change; return False where it is to be asked again."""
+        """Request a change; return False if it must be retried."""
         event, operation = pending.event, pending.operation
         try:
             self._watch.change(operation, 1, wait=False, request_id=pending.request_id)

@@ -1,4 +1,4 @@
-"""The processes of a job, as the operating system sees them.  Linux only: all of it is read from ``/proc``."""
+"""The processes of a job, found in ``/proc``; Linux only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
-#: Every process of a job that chaos starts has this in its environment, so that none is overlooked.
+#: Environment variable of every process of a chaos test, so that all of them are found.
 MARK = "EPS_CHAOS_MARK"
 
 
 @contextmanager
 def marked() -> Iterator[str]:
-    """Mark every process that is started in here, and all that they start."""
+    """Mark every process that is started inside, and its descendants."""
     before, mark = os.environ.get(MARK), secrets.token_hex(8)
     os.environ[MARK] = mark
     try:
@@ -42,27 +42,27 @@ def with_mark(mark: str) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 where there is no such process."""
+    """Return the pid of the parent; 0 if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return 0
-    # The name, in parentheses, may hold anything.
+    # The name, in parentheses, may contain any characters.
     return int(stat.rpartition(")")[2].split()[1])
 
 
 def master_pid(directory: JobDir) -> int:
-    """Return the job master's process; 0 where there is none."""
+    """Return the pid of the job master; 0 if there is none."""
     with suppress(Exception):
         return int((read_json(directory.master_json) or {}).get("pid", 0))
     return 0
 
 
 def send(directory: JobDir, pid: int, number: signal.Signals) -> bool:
-    """Signal a process if it is the job's; return whether it was."""
+    """Send a signal to a process if it belongs to the job; return whether it was sent."""
     with suppress(OSError):
         supervisor = directory.record().pid
-        # A number may be somebody else's by now; the supervisor's children cannot.
+        # The pid may have been reused, but not by a child of the supervisor.
         if supervisor and pid and parent_of(pid) == supervisor:
             os.kill(pid, number)
             return True

@@ -1,4 +1,4 @@
-"""Jobs that chaos hits, one after the other, and what became of each."""
+"""Run jobs under chaos one after the other, and judge each."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from eps.errors import ConfigError, EpsError, TrainingError
 from eps.job.client import Job
 from eps.ml.optim import OPTIMIZERS
 from eps.spec.file import RunRequest
+from eps.spec.job_spec import SETTINGS
 from eps.storage.atomic import write_json_atomic
 from eps.storage.journal import replay
 from tools.chaos.master import chaos_master
@@ -26,19 +27,18 @@ from tools.chaos.processes import marked, with_mark
 from tools.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
 from tools.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
 
-#: What a maintainer types.
 COMMAND = "python -m tools.chaos"
-#: One event in so many iterations: between two of them a job gets somewhere.
+#: Iterations for each event, so that the job makes progress in between.
 ITERATIONS_PER_EVENT = 10
-#: What an event may cost a job that does what it must, at most: the deadline for silence, twice, and a restart.
+#: Most time that an event may cost: twice the timeout for silence, and a restart.
 EVENT_PATIENCE_S = 12.0
-#: What a job may take besides, above ten times what it takes undisturbed.
+#: Time limit of a job: this, ten times its undisturbed duration, and the time of its events.
 JOB_PATIENCE_S = 60.0
-#: Processes that were sent SIGKILL are gone after this long.
+#: Time for processes to exit after SIGKILL.
 GONE_S = 15.0
-#: Members that a job gets above its own size.
+#: Most members above the job's own size.
 MORE_MEMBERS = 2
-#: Jobs in a row without one event, after which it is clear that there will be none.
+#: After this many jobs in a row without an event, the test fails.
 MOST_EMPTY = 3
 #: Settings that belong to one optimizer only.
 _OWN_SETTINGS = frozenset({"momentum", "beta1", "beta2"})
@@ -46,7 +46,7 @@ _OWN_SETTINGS = frozenset({"momentum", "beta1", "beta2"})
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """How a job goes by itself."""
+    """The result of the undisturbed job."""
 
     model_sha256: str
     lasts_s: float
@@ -54,25 +54,25 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class ChaosRequest:
-    """What is to be played.
+    """The options of a chaos test.
 
     Attributes
     ----------
     request : RunRequest
         The job.
     seed : int
-        Of the first job; the next one has the next seed.
+        Seed of the first job; each later job adds 1.
     events : int
-        How many are to happen, over all jobs.
+        Least number of events over all jobs.
     kinds : tuple of Kind
     per_job : int
-        Events drawn for one job; 0 for one in ten iterations.
+        Events for each job; 0 for one in ten iterations.
     optimizers : tuple of str
-        In turn; empty for the job's own.
+        Optimizers that the jobs use in turn; empty for the job's own.
     job_file : str
-        For the command that repeats a job.
+        Shown in the command that repeats a job.
     keep : bool
-        Keep the directories of jobs that did as they must, too.
+        Whether to keep the directories of jobs that passed.
     """
 
     request: RunRequest
@@ -91,13 +91,13 @@ class ChaosRequest:
             raise ConfigError(f"per-job is {self.per_job}, but must be at least 0")
 
     def drawn_for_one(self) -> int:
-        """Return how many events one job gets."""
+        """Return the number of events for each job."""
         most = self.per_job or max(1, self.request.spec.iterations // ITERATIONS_PER_EVENT)
         return min(self.events, most)
 
 
 class Chaos:
-    """Runs jobs until enough has happened to them.
+    """Runs jobs until there were enough events.
 
     Parameters
     ----------
@@ -110,16 +110,16 @@ class Chaos:
         self._asked = asked
         self._network = network
         self._undisturbed: dict[str, Undisturbed] = {}
-        #: Of all its jobs: they take nobody else's place, and another chaos beside this one has others.
+        #: Prefix of its jobs' names, unique so that several tests can run at once.
         self._prefix = f"chaos-{secrets.token_hex(3)}"
 
     def run(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Verdict]:
-        """Yield the verdict of each job, as it ends; ends after the first that is not good.
+        """Yield the verdict of each job when it ends; stop after the first job that does not pass.
 
         Raises
         ------
         TrainingError
-            The job fails by itself, or nothing ever happens to it.
+            The undisturbed job fails, or :data:`MOST_EMPTY` jobs in a row had no event.
         """
         asked = self._asked
         names = self._optimizers(tell)
@@ -136,7 +136,7 @@ class Chaos:
                 raise TrainingError(f"nothing happened to {empty} jobs in a row: raise iterations, or name other kinds")
 
     def _optimizers(self, tell: Callable[[str], None]) -> list[str]:
-        """Return the optimizers that the job's model can be trained with, of those that are asked for."""
+        """Return the requested optimizers that can train the job's model."""
         wanted = self._asked.optimizers or (self._asked.request.spec.optimizer,)
         found = []
         for name in wanted:
@@ -146,7 +146,7 @@ class Chaos:
             except ConfigError as error:
                 if len(wanted) == 1:
                     raise
-                tell(f"without {name}: {error}")
+                tell(f"optimizer {name} is skipped: {error}")
         if not found:
             raise ConfigError(f"none of the optimizers {', '.join(wanted)} trains this job")
         return found
@@ -154,19 +154,19 @@ class Chaos:
     def _request(self, optimizer: str, name: str) -> RunRequest:
         request = self._asked.request
         if optimizer != request.spec.optimizer:
-            own = {f.name: f.default for f in dataclasses.fields(request.spec) if f.name in _OWN_SETTINGS}
+            own = {name: SETTINGS[name].default for name in _OWN_SETTINGS}
             request = dataclasses.replace(
                 request.with_spec(optimizer=optimizer, **own), given=request.given - _OWN_SETTINGS
             )
         return dataclasses.replace(request, name=name, report="", export="")
 
     def undisturbed(self, optimizer: str) -> Undisturbed:
-        """Return how the job goes with an optimizer when nothing happens to it; run once.
+        """Return the result of the undisturbed job with an optimizer; it runs once.
 
         Raises
         ------
         TrainingError
-            It fails.
+            The job fails.
         """
         if optimizer not in self._undisturbed:
             begun_s = time.monotonic()
@@ -183,9 +183,9 @@ class Chaos:
         return self._undisturbed[optimizer]
 
     def play(self, seed: int, optimizer: str, events: int, tell: Callable[[str], None] = lambda _: None) -> Verdict:
-        """Run one job, hit it, and judge it; its directory stays where it is not good."""
+        """Run one job under chaos and judge it; keep its directory if it does not pass."""
         spec = self._asked.request.spec
-        schedule = draw(seed, events, spec.iterations, self._asked.kinds, spec.member_timeout_s)
+        schedule = draw(seed, events, spec.iterations, self._asked.kinds, spec.recovery.member_timeout_s)
         expected = self.undisturbed(optimizer)
         patience_s = JOB_PATIENCE_S + 10 * expected.lasts_s + EVENT_PATIENCE_S * len(schedule)
         segments = set(_shared_memory())
@@ -203,7 +203,7 @@ class Chaos:
                 if not in_time:
                     where = _where(player.job)
                     faults.append(f"it hangs: it has not ended after {patience_s:.0f} s ({where})")
-                    # It is the directory that tells; what is left now is only what this ends.
+                    # The kept directory shows why.
                     player.job.kill_at_once()
                 report = player.job.wait(GONE_S)
             except BaseException:
@@ -213,7 +213,7 @@ class Chaos:
                 player.job.close()
         job = player.job
         if not faults:
-            faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
+            faults += faults_of_report(report, expected.model_sha256, bsp=spec.training.staleness() == 0)
         faults += self._left_behind(job, mark, segments)
         verdict = dataclasses.replace(
             self._verdict(seed, optimizer, job, player, report, faults, time.monotonic() - begun_s),
@@ -300,12 +300,12 @@ class Chaos:
 
 
 def optimizers_of(text: str) -> tuple[str, ...]:
-    """Return the optimizers in a list joined by commas, or all.
+    """Return the optimizers in a list joined by commas, or all of them for ``all``.
 
     Raises
     ------
     ConfigError
-        One of them is not known.
+        An optimizer is unknown.
     """
     if text == "all":
         return tuple(OPTIMIZERS)
@@ -317,7 +317,7 @@ def optimizers_of(text: str) -> tuple[str, ...]:
 
 
 def _forget(job: Job) -> None:
-    """End a job that nobody wants to know of any more, and leave nothing of it."""
+    """Kill a job and remove its directory."""
     job.kill_at_once()
     deadline_s = time.monotonic() + GONE_S
     while job.running and time.monotonic() < deadline_s:
@@ -331,7 +331,7 @@ def _shared_memory() -> list[str]:
 
 
 def _where(job: Job) -> str:
-    """Return how far a job is that hangs."""
+    """Return the progress of a hanging job, as text."""
     try:
         status = job.status(timeout_s=2.0)
     except EpsError as error:

@@ -1,8 +1,7 @@
-"""What happens to a job, and when: drawn from a seed.  Pure.
+"""The events of a chaos test, drawn from a seed.  Pure.
 
-A schedule names clocks and places, never processes: who is hit is found when the clock comes, by the place in the list
-of those that are alive then.  So the same seed is the same schedule on every machine, and as far as the job's own
-course allows the same history.
+An event names a clock and a number, not a process.  At that clock, the number selects one of the processes that are
+alive.  So a seed gives the same schedule on every machine.
 """
 
 from __future__ import annotations
@@ -16,58 +15,58 @@ from eps.errors import ConfigError
 
 
 class Kind(StrEnum):
-    """What can happen."""
+    """Kinds of events."""
 
     #: SIGKILL.
     KILL = "kill"
-    #: SIGSTOP; SIGCONT follows, or never.
+    #: SIGSTOP, with or without a later SIGCONT.
     STOP = "stop"
     #: The client adds members.
     ADD = "add"
     #: The client removes members.
     REMOVE = "remove"
-    #: A container is taken away after a warning, as on a cluster that needs it for somebody else.
+    #: A container is killed after a warning, as by a cluster that preempts.
     EVICT = "evict"
-    #: SIGKILL of the supervisor, with which all of the job ends; then it is resumed.
+    #: SIGKILL of the supervisor, which ends the job; then the job is resumed.
     RESUME = "resume"
-    #: Packets are late for a while.
+    #: Packets are delayed for a while.
     DELAY = "delay"
-    #: No packet from or to a process arrives for a while.
+    #: Packets from and to a process are dropped for a while.
     PARTITION = "partition"
 
 
-#: Kinds that need nothing but the right to signal one's own processes.
+#: Kinds that need no rights of root.
 PLAIN_KINDS = (Kind.KILL, Kind.STOP, Kind.ADD, Kind.REMOVE, Kind.EVICT, Kind.RESUME)
 NETWORK_KINDS = (Kind.DELAY, Kind.PARTITION)
-#: How often a kind is drawn, before others.
+#: Weights of the kinds in the draw.
 _WEIGHTS = {
     Kind.KILL: 5, Kind.STOP: 2, Kind.ADD: 2, Kind.REMOVE: 2, Kind.EVICT: 2, Kind.RESUME: 1,
     Kind.DELAY: 2, Kind.PARTITION: 2,
 }  # fmt: skip
-#: Whom it hits: servers hold what cannot be computed again, so they are hit as often as workers.
+#: Roles in the draw: servers as often as workers, because a lost parameter cannot be recomputed.
 _ROLES = ("worker", "worker", "server", "server", "master")
-#: An event comes at the clock of the one before it with this probability: several are lost at once.
+#: Probability that an event has the clock of the one before, so that several members are lost at once.
 AT_ONCE = 0.15
-#: Seconds that a process stands still: a breath, most of the deadline, more than it, for good.
+#: Seconds for which a process is stopped: short, just below and above the timeout for silence (3 s), for ever.
 _STOPS_S = (0.2, 0.9, 4.5, None)
-#: Seconds from a warning to the end of a container: none, too few for most drains, enough.
+#: Seconds from a warning to the kill: none, too few for most drains, enough.
 _NOTICES_S = (0.0, 0.3, 3.0, 10.0)
-#: Seconds that packets are late or lost for.
+#: Seconds for which packets are delayed or dropped.
 _OUTAGES_S = (0.3, 1.5, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosEvent:
-    """One thing that happens."""
+    """One event."""
 
-    #: When this many clocks are complete.
+    #: It happens when this many clocks are complete.
     clock: int
     kind: Kind
     #: ``worker``, ``server``, ``master`` or ``supervisor``.
     role: str
-    #: Counted around the members of the role that are alive then.
+    #: Selects a member of the role that is alive, modulo their number.
     place: int
-    #: Seconds until it is over, or until what was announced is done; None for never.
+    #: Duration, or for an eviction the notice, in seconds; None for ever.
     lasts_s: float | None = None
 
     def __str__(self) -> str:
@@ -80,28 +79,28 @@ class ChaosEvent:
 def draw(
     seed: int, events: int, iterations: int, kinds: Sequence[Kind] = PLAIN_KINDS, member_timeout_s: float = 3.0
 ) -> tuple[ChaosEvent, ...]:
-    """Return the events of one job, in the order in which they happen.
+    """Return the events of one job, sorted by clock.
 
     Parameters
     ----------
     seed : int
     events : int
     iterations : int
-        Of the job.  Its last tenth is left alone: a change that is asked there is refused.
+        Iterations of the job.  The last tenth has no events, because the job refuses changes at its end.
     kinds : sequence of Kind
     member_timeout_s : float, seconds
-        The job's deadline for silence; how long a process stands still is drawn in shares of it.
+        The job's timeout for silent members; durations of stops and outages are scaled by it.
 
     Raises
     ------
     ConfigError
-        There is nothing to draw from.
+        There are no kinds, no events or too few iterations.
     """
     if not kinds:
         raise ConfigError("kinds is empty, but chaos needs at least one kind of event")
     if events < 1 or iterations < 2:
         raise ConfigError(f"{events} events in {iterations} iterations: need at least 1 event and 2 iterations")
-    # A text is hashed by the generator itself: seeds that follow each other have nothing in common.
+    # The generator hashes a text, so consecutive seeds give unrelated schedules.
     chance = random.Random(f"eps chaos {seed}")
     weights = [_WEIGHTS[kind] for kind in kinds]
     last = max(1, iterations - max(1, iterations // 10))
@@ -133,7 +132,7 @@ def parse_kinds(text: str) -> tuple[Kind, ...]:
     Raises
     ------
     ConfigError
-        One of them is not known.
+        A kind is unknown, or there is none.
     """
     found: list[Kind] = []
     for word in (part.strip() for part in text.split(",")):

@@ -1,8 +1,8 @@
-"""A process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
+"""Traps: the job master kills a process exactly when a plan enters a phase.
 
-``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, as in ``add-servers:committed:donor``, or
-``job:STATE:VICTIM`` for the master when the job enters a state, as in ``job:exporting:master``.  Each springs once in
-a job, also where another master has taken over: a file in the job's directory notes the victim and the plan.
+``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, such as ``add-servers:committed:donor``, or
+``job:STATE:VICTIM``, such as ``job:exporting:master``.  Each trap springs once in a job, over all its masters: a file
+in the job's directory records the victim and the plan.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from eps.errors import ConfigError
 ENVIRONMENT = "EPS_TRAP"
 #: Folder of a job's directory, with a file for each trap that has sprung.
 SPRUNG = "traps"
-#: The job master, before it has said anything of what the phase wants said, and after it has said all.
+#: The job master, before it has executed any command of the step that enters the phase, or after all of them.
 MASTER, MASTER_LATE = "master", "master-late"
-#: Who gives something away, who gets it, who only works.
+#: A member that gives away a partition or split, one that receives one, one that takes no part in the plan.
 DONOR, RECEIVER, BYSTANDER = "donor", "receiver", "bystander"
 MASTERS = (MASTER, MASTER_LATE)
 VICTIMS = (*MASTERS, DONOR, RECEIVER, BYSTANDER)
-#: In the place of an operation: the states of the job.
+#: In place of an operation: the trap is for a state of the job.
 JOB = "job"
 
 logger = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """Who is killed, and when."""
+    """A process to kill, and when."""
 
-    #: None for a state of the job.
+    #: None if ``phase`` is a state of the job.
     operation: Operation | None
     phase: Phase | JobState
     victim: str
@@ -48,7 +48,7 @@ class Trap:
         return f"{self.operation or JOB}:{self.phase}:{self.victim}"
 
     def member(self, plan: Plan) -> MemberId | None:
-        """Return who it is of the members that take part in a plan; None where nobody is it."""
+        """Return the victim among the members of a plan; None if there is none."""
         transfer = plan.transfer
         assert transfer is not None
         moves = transfer.partition_moves + transfer.split_moves
@@ -57,7 +57,7 @@ class Trap:
         if self.victim == RECEIVER:
             return (*plan.added, *(move.target for move in moves), None)[0]
         busy = {name for move in moves for name in (move.source, move.target)} | {*plan.added, *plan.removed}
-        # Where every worker has a part in it, a server that has none.
+        # A worker that takes no part; if all do, a server.
         members = (*transfer.splits.active, *transfer.partitions.owners)
         return next((name for name in members if name not in busy), None)
 
@@ -68,7 +68,7 @@ def parse(text: str) -> tuple[Trap, ...]:
     Raises
     ------
     ConfigError
-        It is not made of operations, phases and victims.
+        The text does not consist of traps.
     """
     found = []
     for part in filter(None, text.split(",")):
@@ -88,7 +88,7 @@ def parse(text: str) -> tuple[Trap, ...]:
 
 
 class Traps:
-    """The traps of one job, as one of its masters sees them.
+    """The traps of one job master.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Traps:
         self._set = [trap for trap in traps if not (self._folder / str(trap)).exists()]
 
     def look(self, state: Job, said: bool) -> None:
-        """Spring what is to spring now; ``said`` once the commands of this step are executed."""
+        """Spring the traps that are due; ``said`` is whether the commands of this step were executed."""
         for trap in list(self._set):
             if said == (trap.victim == MASTER):
                 continue
@@ -128,7 +128,7 @@ class Traps:
                 continue
             name = trap.member(plan)
             record = state.members.by_name.get(name) if name is not None else None
-            # A newcomer is killed as soon as it is there.
+            # A new member is killed as soon as it has a process.
             if record is not None and record.pid:
                 self._spring(trap, record.pid, record.name, plan.plan_id)
             elif record is None:

@@ -1,4 +1,4 @@
-"""What became of a job that chaos hit.  Pure: values in, a judgement out."""
+"""Judge a job after a chaos test.  Pure."""
 
 from __future__ import annotations
 
@@ -11,60 +11,60 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one job did."""
+    """The result of one job."""
 
     seed: int
     optimizer: str
-    #: Kind and role -> how many of them happened.
+    #: ``KIND-ROLE`` -> number of events.
     events: Mapping[str, int] = field(default_factory=dict)
-    #: Events for which there was nobody, or that the job refused.
+    #: Events without a process to hit, or refused by the job.
     refused: int = 0
-    #: Memberships that took over from lost members.
+    #: Memberships in which other members took over from lost ones.
     recoveries: int = 0
-    #: Times that the job went back, because the only copy of something was lost.
+    #: Restores of a checkpoint, or restarts from the seed, because the only copy was lost.
     rollbacks: int = 0
-    #: Job masters after the first.
+    #: Restarts of the job master.
     masters: int = 0
-    #: Longest time between two complete iterations.
+    #: Longest time between two completed iterations.
     longest_iteration_s: float = 0.0
     lasted_s: float = 0.0
-    #: Updates that the ledger misses, and those that it has more than once; None where no report says.
+    #: Updates lost and applied twice, by the ledger; None without a report.
     lost: int | None = None
     applied_twice: int | None = None
-    #: It had not ended when all patience was spent.
+    #: Whether the job exceeded its time limit.
     hung: bool = False
-    #: Of its model, and of the model of the job to which nothing happened; under SSP and ASP they may differ.
+    #: Hashes of its model and of the undisturbed one; under SSP and ASP they may differ.
     model_sha256: str = ""
     undisturbed_sha256: str = ""
-    #: What is wrong, as sentences; empty where nothing is.
+    #: One sentence for each fault.
     faults: tuple[str, ...] = ()
-    #: The one command that does it again.
+    #: The command that repeats the job.
     repeat: str = ""
     directory: str = ""
 
     @property
     def ok(self) -> bool:
-        """True where the job did what it must."""
+        """Whether the job passed."""
         return not self.faults
 
     @property
     def same_model(self) -> bool:
-        """True where its model is that of the job to which nothing happened."""
+        """Whether its model is the undisturbed one."""
         return bool(self.model_sha256) and self.model_sha256 == self.undisturbed_sha256
 
     @property
     def num_events(self) -> int:
-        """How many events happened."""
+        """Number of events that happened."""
         return sum(self.events.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON can say it."""
+        """Return the verdict as JSON values."""
         derived = {"ok": self.ok, "num_events": self.num_events, "same_model": self.same_model}
         return {**asdict(self), "events": dict(self.events), **derived}
 
 
 def summary_of(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """Return what happened to all jobs, and what was judged of them; updates that no report tells of count as none."""
+    """Return the totals over all jobs; a job without a report counts no updates as lost or applied twice."""
     return {
         "jobs": len(verdicts),
         "events": sum(v.num_events for v in verdicts),
@@ -80,16 +80,16 @@ def summary_of(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 
 def faults_of_report(report: Mapping[str, Any], expected_sha256: str, *, bsp: bool) -> list[str]:
-    """Return what is wrong with the report of a job, as sentences.
+    """Return the faults in the report of a job, one sentence each.
 
     Parameters
     ----------
     report : mapping
-        As :meth:`eps.Job.wait` returns it.
+        The result of :meth:`eps.Job.wait`.
     expected_sha256 : str
-        Of the model of the same job when nothing disturbed it.
+        Hash of the undisturbed model.
     bsp : bool
-        Only then the model has to be the same.
+        Whether the model must be the undisturbed one.
     """
     found = []
     if report["state"] != "finished":
@@ -113,7 +113,7 @@ def longest_iteration_s(report: Mapping[str, Any]) -> float:
 
 
 def count_records(records: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Return how often each kind of record stands in a journal."""
+    """Return the number of records of each kind in a journal."""
     return Counter(str(record.get("kind")) for record in records)
 
 
@@ -136,7 +136,7 @@ _WIDTHS = (6, 9, 38, 7, 10, 9, 7, 8, 7, 4, 5, 12, 8)
 
 
 def table_head() -> str:
-    """Return the first line of the table."""
+    """Return the heading of the table."""
     return "  ".join(name.ljust(width) for name, width in zip(_COLUMNS, _WIDTHS, strict=True)).rstrip()
 
 

@@ -1,1 +1,1 @@
-"""The commands of ``eps``, one module for each family; imported when used, so that ``eps --help`` is quick."""
+"""The commands of ``eps``; each module is imported when one of its commands runs, so that ``eps --help`` is quick."""

@@ -1,4 +1,4 @@
-"""Commands that change a running job: its size, a plan's fate, its end."""
+"""Commands that change a running job: resize it, cancel a plan, kill it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from eps.spec.changes import change_of, check_request_id, whole_number
 
 
 def members_of(text: str | list[str], adds: bool) -> int | str | list[str]:
-    """Return the number or the names in ``text``; several texts are the sizes of a scale.
+    """Return the number or the names in ``text``; join the sizes of ``eps scale`` with commas.
 
     Raises
     ------
     ConfigError
-        It is neither.
+        The text is neither a number nor names.
     """
     if not isinstance(text, str):
         return ",".join(text)
@@ -43,7 +43,7 @@ def members_of(text: str | list[str], adds: bool) -> int | str | list[str]:
 def change(args: argparse.Namespace) -> int:
     """Add or remove workers or servers."""
     members = members_of(args.members, args.operation.startswith("add-"))
-    # What no job could do is refused before this one is looked for, or its start waited for.
+    # Refuse bad input before the job is searched for and its start awaited.
     change_of(args.operation, members)
     check_request_id(args.request_id)
     job = Job.find(args.name)
@@ -62,12 +62,14 @@ def change(args: argparse.Namespace) -> int:
 
 
 def _wait_until_trains(job: Job, args: argparse.Namespace) -> None:
-    """Wait for a job that is starting, and say what it waits for; with ``--no-wait`` not longer than a start may take.
+    """Wait until the job trains and print what it waits for.
+
+    With ``--no-wait`` the wait is short: :data:`~eps.job.master_link.NOTICED_S`.
 
     Raises
     ------
     PlanError
-        It has still no workers and servers that could be added to or removed, and is not to be waited for.
+        With ``--no-wait``: the job does not train yet.
     """
     if not args.no_wait:
         job.wait_until_trains(tell=lambda text: print(text, file=sys.stderr, flush=True))
@@ -79,7 +81,7 @@ def _wait_until_trains(job: Job, args: argparse.Namespace) -> None:
         if status["state"] in WAITING_STATES:
             raise PlanError(
                 f"{args.operation} refused: job {args.name!r} does not train yet: {waiting_text(status)}; without "
-                "--no-wait it is waited for"
+                "--no-wait the command waits until it does"
             ) from None
 
 
@@ -103,7 +105,7 @@ def _change_and_wait(job: Job, args: argparse.Namespace, members: int | str | li
 
 
 def _still_going(name: str, record: ChangeRecord) -> str:
-    text = f"plan {record['plan_id']} goes on"
+    text = f"plan {record['plan_id']} continues"
     if record["phase"] in UNCOMMITTED:
         text += f"; `eps cancel {name} {record['plan_id']}` aborts it"
     return text
@@ -126,9 +128,9 @@ def kill(args: argparse.Namespace) -> int:
         was_running = job.running
         job.kill(tell=lambda text: print(f"{args.name}: {text}", flush=True))
         state = job.status()["state"]
-        # It may have ended by itself just before it was told.
+        # It may have ended by itself just before the kill.
         ended_by_this = was_running and state == "killed"
-        print(f"{args.name}: killed" if ended_by_this else f"{args.name}: has ended already ({state})")
+        print(f"{args.name}: killed" if ended_by_this else f"{args.name}: already ended ({state})")
         return EXIT_OK
     finally:
         job.close()

@@ -30,7 +30,7 @@ from eps.system.home import eps_home
 
 
 def start(args: argparse.Namespace) -> int:
-    """Start a cluster, and print the variables that lead to it."""
+    """Start a cluster; print the shell commands that set its variables."""
     home = _home(args)
     settings = _settings(args, home)
     if not args.timeout > 0:
@@ -40,14 +40,14 @@ def start(args: argparse.Namespace) -> int:
     for name, value in cluster.variables().items():
         print(f"export {name}={shlex.quote(value)}")
     kinit = f"kinit -k -t $KRB5_CLIENT_KTNAME {getpass.getuser()}"
-    ticket = f"; they want a ticket: {kinit} (Debian: krb5-user)" if settings.kerberos else ""
+    ticket = f"; they need a ticket: {kinit} (Debian: krb5-user)" if settings.kerberos else ""
     _say(f"HDFS {cluster.hdfs_url}, WebHDFS {cluster.webhdfs_url}, ResourceManager {cluster.rm_url}")
     _say(f"Hadoop's commands: {cluster.bin}{ticket}")
     return EXIT_OK
 
 
 def _settings(args: argparse.Namespace, home: Path) -> ClusterSettings:
-    """Return what is asked for; what is not given is as of the cluster that runs at ``home``, else the default."""
+    """Return the settings; a missing flag keeps that of the cluster that runs at ``home``, or is the default."""
     asked = {
         "nodes": args.nodes,
         "memory_mb": args.memory,
@@ -71,7 +71,7 @@ def stop(args: argparse.Namespace) -> int:
 
 
 def status(args: argparse.Namespace) -> int:
-    """Show a cluster's daemons, and how to mend it; succeeds where all of them work."""
+    """Show the daemons of a cluster and how to restart them; fail unless all of them work."""
     cluster = find_cluster(_home(args))
     found = status_of(cluster)
     works = all(one.state == RUNNING for one in found)
@@ -83,10 +83,10 @@ def status(args: argparse.Namespace) -> int:
             print(f"{one.name:<16} {one.state:<14} {one.pid or '-':>7}  {one.address:<21} {one.log}")
         home = f" --home {shlex.quote(args.home)}" if args.home else ""
         if all(one.state == ENDED for one in found):
-            print(f"\nnothing runs: eps devcluster start{home}")
+            print(f"\nnothing runs; start it with: eps devcluster start{home}")
         elif not works:
             print(
-                f"\neps devcluster start{home} starts again what has ended; where a daemon still does not answer: "
+                f"\neps devcluster start{home} restarts daemons that have exited; if one still does not answer: "
                 f"eps devcluster stop{home}, then start"
             )
     return EXIT_OK if works else EXIT_FAILED
@@ -94,7 +94,7 @@ def status(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """Let SIGTERM tidy up as Ctrl-C does."""
+    """Handle SIGTERM like Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Commands that look at one job: status, logs; and version."""
+"""Commands that show one job: status, fetch, logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from eps.cluster.supervisor.process import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError
 from eps.job.client import Job
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.status import LOGS_COMMAND, UNREACHABLE, WAITING_STATES, application_id_of, attempt_of, member_of
+from eps.job.status import (
+    LOGS_COMMAND,
+    UNREACHABLE,
+    WAITING_STATES,
+    application_id_of,
+    attempt_of,
+    checkpoints_of,
+    member_of,
+)
 from eps.spec.results import detached_places
 from eps.spec.runtime import Runtime
 from eps.storage.jobdir import JobDir, can_be_resumed
@@ -23,11 +31,11 @@ if TYPE_CHECKING:
     from eps.job.yarn.logs import LiveLogs
 
 FOLLOW_POLL_S = 0.1
-#: Those of other hosts are brought whole by each look.
+#: Longer on YARN, because each poll downloads whole log files.
 FOLLOW_REMOTE_S = 5.0
-#: Who follows the logs of a job that runs waits for the end of such.
-PASSING = (JobNotFoundError, PeerUnavailableError, DeadlineError)
-#: A log that begins otherwise than it did is another: that of the next run.
+#: With ``--follow``, these errors are retried while the job runs.
+RETRIED = (JobNotFoundError, PeerUnavailableError, DeadlineError)
+#: Bytes compared to notice that the next run has replaced a log file.
 HEAD_BYTES = 64
 
 
@@ -44,25 +52,27 @@ def status(args: argparse.Namespace) -> int:
 
 
 def fetch(args: argparse.Namespace) -> int:
-    """Bring what an ended job on YARN has left to this machine."""
+    """Download report and model of a job on YARN that has ended."""
     job = Job.find(args.name)
     try:
         job.fetch(lambda text: print(f"{args.name}: {text}", flush=True))
         directory = job.directory
-        print(f"{args.name}: {job.status()['state']}")
-        for what, path in (("report", directory.report), ("model", directory.model)):
-            print(f"  {what}: {path}" if path.exists() else f"  {what}: it has left none")
-        for what, place in detached_places(directory).items():
-            print(f"  {what}: {place}")
-        checkpoints = Runtime.of_job(directory).checkpoints
-        print(f"  checkpoints, as far as they are kept: {checkpoints}")
+        found, places = job.status(), detached_places(directory)
+        print(f"{args.name}: {found['state']}")
+        for what, setting, path in (("report", "report", directory.report), ("model", "export", directory.model)):
+            print(f"  {what}: {path if path.exists() else 'none'}")
+            if path.exists() and setting in places:
+                print(f"  {what}: {places[setting]}")
+        # A finished job on YARN has given its checkpoints up.
+        if found["state"] in STOPPED_STATES and checkpoints_of(found).get("complete"):
+            print(f"  checkpoints: {Runtime.of_job(directory).checkpoints}")
     finally:
         job.close()
     return EXIT_OK
 
 
 def logs(args: argparse.Namespace) -> int:
-    """Show log files, those of all processes or of one."""
+    """Show the log files of all processes, or of one."""
     job = Job.find(args.name)
     directory = job.directory
     reader, said = LogReader(directory.logs, args.member), set[str]()
@@ -70,20 +80,20 @@ def logs(args: argparse.Namespace) -> int:
     try:
         while True:
             trouble: EpsError | None = None
-            # Asked before reading: what is written between the two is read in the next round.
+            # Before reading: lines written after this check are read in the next round.
             running = job.running
             try:
                 if live is not None and running:
-                    _bring(job, live)
+                    _download(job, live)
             except EpsError as error:
                 trouble = error
-            # In any case: what is here may be all that there is of a run before.
+            # Even after an error: the local files may be the logs of an earlier run.
             lines = reader.new_lines()
             for line in lines:
                 sys.stdout.write(line)
             sys.stdout.flush()
             if trouble is not None:
-                if not (args.follow and running and isinstance(trouble, PASSING)):
+                if not (args.follow and running and isinstance(trouble, RETRIED)):
                     raise trouble
                 if str(trouble) not in said:
                     said.add(str(trouble))
@@ -99,18 +109,18 @@ def logs(args: argparse.Namespace) -> int:
         job.close()
     if live is not None and not running:
         told = LOGS_COMMAND.format(application_id_of(directory))
-        print(f"eps: {told} shows what its containers wrote, where the cluster keeps it", file=sys.stderr)
+        print(f"eps: {told} shows the output of its containers, if the cluster keeps it", file=sys.stderr)
     if args.member and not reader.found:
         known, left = ", ".join(reader.speakers()) or "none", ""
         if live is not None:
             told = LOGS_COMMAND.format(application_id_of(directory))
-            left = f"; the log of a member that has left is in {told} when the application has ended"
+            left = f"; after the application has ended, {told} shows the logs of removed members"
         raise JobNotFoundError(f"job {args.name!r} has no log of {args.member!r}; it has {known}{left}")
     return EXIT_OK
 
 
 def _live_logs(directory: JobDir) -> LiveLogs | None:
-    """Return what brings the logs of a job on YARN; None of any other: they are here."""
+    """Return the downloader of the logs of a job on YARN; None for other jobs, whose logs are local."""
     if not application_id_of(directory):
         return None
     from eps.job.yarn.logs import LiveLogs
@@ -118,31 +128,31 @@ def _live_logs(directory: JobDir) -> LiveLogs | None:
     return LiveLogs(directory)
 
 
-def _bring(job: Job, live: LiveLogs) -> None:
-    """Bring the logs of a job that runs.
+def _download(job: Job, live: LiveLogs) -> None:
+    """Download the logs of a running job.
 
     Raises
     ------
     JobNotFoundError
-        There are none yet.
+        The job waits for containers and has no logs yet.
     EpsError
-        As of :meth:`eps.job.yarn.logs.LiveLogs.bring`.
+        See :meth:`eps.job.yarn.logs.LiveLogs.bring`.
     """
-    if not live.bring() and (found := job.status())["state"] in WAITING_STATES:
-        # Those of the run before are here.
+    if not live.download() and (found := job.status())["state"] in WAITING_STATES:
+        # Local log files are those of the run before.
         which = "newer logs" if any(job.directory.logs.glob("*.log")) else "logs"
         raise JobNotFoundError(f"job {job.name!r} has no {which} yet: {found['reason']}")
 
 
 class LogReader:
-    """Reads what is new in the log files of a job.
+    """Reads new lines of the log files of a job.
 
     Parameters
     ----------
     folder : Path
     member : str
-        A member, ``master`` (all that the job has had), ``supervisor``, the name of a log file without its end, as
-        ``master-2``, or a container; empty for all.
+        Name of a member or container, ``supervisor``, ``master`` (all its attempts) or the name of a log file without
+        ``.log``, such as ``master-2``.  Empty for all.
     """
 
     def __init__(self, folder: Path, member: str = "") -> None:
@@ -154,7 +164,7 @@ class LogReader:
         self.found = False
 
     def new_lines(self) -> list[str]:
-        """Return lines that were not returned before, each with the name of who wrote it unless one was asked for."""
+        """Return lines that were not returned before; each begins with its member's name unless one was selected."""
         lines = []
         for path in sorted(self._folder.glob("*.log"), key=lambda path: (attempt_of(path), path)):
             name = self._name(path)
@@ -176,11 +186,11 @@ class LogReader:
         return lines
 
     def speakers(self) -> list[str]:
-        """Return who has a log file."""
+        """Return the members that have a log file."""
         return sorted(self._name(path) for path in self._folder.glob("*.log"))
 
     def _name(self, path: Path) -> str:
-        """Return the member that wrote a file; a container gets its member's name when the master has named it."""
+        """Return the member that wrote a file; the container's name until the master has named the member."""
         if path not in self._names:
             member = member_of(path)
             if member is None:

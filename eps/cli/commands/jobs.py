@@ -1,4 +1,4 @@
-"""Which jobs there are: ``eps list``, and the choice of some by name and state."""
+"""``eps list``, and the selection of jobs by name and state for ``eps prune``."""
 
 from __future__ import annotations
 
@@ -16,50 +16,62 @@ from eps.job.display import list_text
 from eps.job.status import UNREACHABLE, ended_status
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.record import Record
+from eps.system.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from eps.job.yarn.remote import Clusters, YarnJob
 
-#: A job of a list that does not answer does not hold up the others.
+#: For each job of a list: one that does not answer must not delay the others for long.
 LIST_PATIENCE_S = 2.0
-#: What a list says of a job whose directory is damaged.
+#: The status of a job whose directory is damaged.
 UNREADABLE: dict[str, Any] = {
     "state": "unreadable", "clock": 0, "iterations": 0, "loss": None, "metrics": {}, "workers": 0, "servers": 0,
 }  # fmt: skip
-#: What jobs may be chosen by; ``ended`` is each but the first.
+#: Values of ``--state``; ``ended`` matches all of them but ``running``.
 STATES = ("running", "ended", "finished", "killed", "failed", "unreadable")
 RUNS = "running"
 
 
 def list_all(args: argparse.Namespace) -> int:
-    """Show all jobs, or some, the newest first."""
+    """Show jobs, the newest first."""
     chosen = chosen_jobs(args.prefix, args.state)
     shown = chosen[: args.last or None]
     found = [_brief_status(look) for look in shown]
+    if not found and not args.json:
+        print(_none_text(args.prefix, args.state))
+        return EXIT_OK
     print(json.dumps(found, indent=1) if args.json else list_text(found))
     if len(shown) < len(chosen) and not args.json:
         print(f"and {len(chosen) - len(shown)} older ones")
     return EXIT_OK
 
 
-class Look:
-    """What is seen of a job without asking its processes; of one on YARN its cluster is asked whether it has ended.
+def _none_text(prefix: str, states: Sequence[str]) -> str:
+    """Return what ``eps list`` prints without jobs."""
+    names = [job.name for job in list_jobs()]
+    if prefix and not any(name.startswith(prefix) for name in names):
+        return f"no job's name begins with {prefix!r}{did_you_mean(prefix, names)}"
+    return f"no jobs that are {' or '.join(states)}" if states and names else "no jobs"
 
-    A run of it that never began on this machine is not seen: it is as it was before.
+
+class Look:
+    """The state of a job according to its files, without a call to its processes.
+
+    YARN says whether a job on YARN has ended.  A resume that a client prepared but did not start does not count.
 
     Parameters
     ----------
     job : JobDir
     clusters : callable
-        Returns the clusters of all jobs; called where this one may run on YARN.
+        Returns the connections to the clusters of all jobs; called only if this job may run on YARN.
     """
 
     def __init__(self, job: JobDir, clusters: Callable[[], Clusters]) -> None:
         self.job = job
-        #: The job as its cluster has it, where it may run there.
+        #: Its client on YARN, if it may run there.
         self.there: YarnJob | None = None
         self.is_running, self.damage = False, ""
-        #: Why the cluster of a job cannot tell whether it has ended.
+        #: Why YARN cannot say whether the job has ended; empty if it can.
         self.trouble = ""
         self.record = Record()
         try:
@@ -75,7 +87,7 @@ class Look:
 
     @property
     def state(self) -> str:
-        """``running``, or how it ended; ``unreadable`` where its record is damaged."""
+        """``running``, ``unreadable`` if the record is damaged, otherwise how the job ended."""
         if self.is_running:
             return RUNS
         end = self.record.end
@@ -83,12 +95,12 @@ class Look:
 
     @property
     def started_s(self) -> float:
-        """When it was started, or resumed, in seconds of Unix time."""
+        """Unix time of its start or latest resume, in seconds."""
         return self.record.started_s or self.job.changed_s()
 
 
 def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
-    """Return jobs by the beginning of their names and by how they are, the newest first.
+    """Return the jobs whose names begin with ``prefix`` and whose state is one of ``states``, the newest first.
 
     Parameters
     ----------
@@ -99,11 +111,12 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     Raises
     ------
     ConfigError
-        A state is none.
+        A state is not one of :data:`STATES`.
     """
     for state in states:
         if state not in STATES:
-            raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
+            known = f"{', '.join(STATES)}{did_you_mean(state, STATES)}"
+            raise ConfigError(f"state is {state!r}, but must be one of {known}")
     with ExitStack() as stack:
 
         @cache
@@ -118,7 +131,7 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
 
 
 def is_one_of(state: str, states: Collection[str]) -> bool:
-    """Return whether something that is so is meant by any of ``states``."""
+    """Return whether ``state`` is one of ``states``, or matches ``ended`` in them."""
     return state in states or (state != RUNS and "ended" in states)
 
 

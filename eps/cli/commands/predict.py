@@ -23,7 +23,7 @@ def predict(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(values_text(found.values))
         sys.stdout.flush()
-    # Predictions on standard output stay clean for whoever reads them.
+    # If predictions go to standard output, the summary must not mix with them.
     stream = sys.stdout if args.out else sys.stderr
     if args.json:
         print(json.dumps({"rows": len(found.values), "metrics": found.metrics}), file=stream)

@@ -1,4 +1,4 @@
-"""``eps prune``: remove what is kept of jobs that have ended, and of sweeps that were applications of YARN."""
+"""``eps prune``: remove the files of jobs and of sweeps on YARN that have ended."""
 
 from __future__ import annotations
 
@@ -24,69 +24,69 @@ from eps.system.home import make_home
 logger = logging.getLogger(__name__)
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-#: How what is no job's name begins.
+#: Names of sweeps begin with this; names of jobs cannot.
 SWEEPS = "sweeps/"
 _HEADER = ["NAME", "STATE", "STARTED", "SIZE"]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What somebody wants to be removed."""
+    """The options of ``eps prune``."""
 
-    #: Whatever changed so long ago, in words and in seconds.
+    #: Time since the last change, as given and in seconds.
     older_than: str
     age_s: float
-    #: Also what something would be lost with.
+    #: Also remove jobs that can be resumed, and results that were not fetched.
     resumable: bool = False
-    #: Also what is damaged.
+    #: Also remove jobs with damaged files.
     unreadable: bool = False
 
     @classmethod
     def of(cls, older_than: str, states: Sequence[str], resumable: bool) -> Wanted:
-        """Return what options say; raises as :func:`_seconds`."""
+        """Return the options of a command line; errors are those of :func:`_seconds`."""
         return cls(older_than, _seconds(older_than), resumable, "unreadable" in states)
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Why something is to be kept; empty where it need not be."""
+    """Reasons to keep a job or sweep; both are empty if it may be removed."""
 
-    #: Whatever somebody wants.
+    #: A reason that no option overrides.
     always: str = ""
-    #: Unless somebody wants it nevertheless: what would be lost.
+    #: What would be lost; an option overrides it.
     mostly: str = ""
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """What may be removed."""
+    """A job or sweep that ``eps prune`` considers."""
 
     #: ``job`` or ``sweep``.
     kind: str
     name: str
     directory: JobDir
-    #: As of :data:`eps.cli.commands.jobs.STATES`.
+    #: One of :data:`eps.cli.commands.jobs.STATES`.
     state: str
     keep: Keep = Keep()
-    #: What is damaged of its record, as a sentence; empty where nothing is.
+    #: What is damaged in its record; empty if nothing is.
     damage: str = ""
-    #: Of a sweep: why nobody knows how it is.
+    #: The error because of which the state of a sweep is unknown.
     trouble: EpsError | None = None
 
 
 def prune(args: argparse.Namespace) -> int:
-    """Remove jobs and sweeps that have ended, with what they have on a cluster."""
+    """Remove jobs and sweeps that have ended, with their files on a cluster."""
     if not args.dry_run:
         make_home()
     if args.prefix and args.all:
-        raise ConfigError(f"all is for jobs of any name, and {args.prefix!r} for some: give one of them")
+        raise ConfigError(f"--all and the prefix {args.prefix!r} exclude each other: give one of them")
     if not args.prefix and not args.all:
-        raise ConfigError("nothing says which jobs: give what their names begin with, or --all")
+        raise ConfigError("prune needs a prefix of the jobs' names, or --all")
     now_s, wanted = time.time(), Wanted.of(args.older_than, args.state, args.resumable)
     rows = [_HEADER]
     kept: dict[str, list[str]] = {}
     counts, total, codes = {"job": 0, "sweep": 0}, 0, set[int]()
-    # Who names some is told of those that run; of all jobs they are not meant.
+    # With a prefix, running jobs are reported as kept; with --all they are left out.
     for each in _chosen(args.prefix, args.state or (["ended", RUNS] if args.prefix else ["ended"])):
         row, size = [each.name, each.state, ago_text(each.directory.started_s())], _size_bytes(each.directory.path)
         try:
@@ -115,25 +115,25 @@ def prune(args: argparse.Namespace) -> int:
         print(table(rows, indent=""))
     done = "would be removed" if args.dry_run else "removed"
     print(f"{_counted(counts)} {done}, {bytes_text(total)}; {sum(map(len, kept.values()))} kept")
-    # Where nothing else hinders them, another try when the cluster is there removes all.
+    # The exit code is "not found" only if unreachable clusters are the only reason: a later retry removes the rest.
     return EXIT_OK if not codes else EXIT_NOT_FOUND if codes == {EXIT_NOT_FOUND} else EXIT_FAILED
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return how many there are, in words; sweeps only where there are any."""
+    """Return the counts in words; sweeps only if there are any."""
     told = [(kind, count) for kind, count in counts.items() if count or kind == "job"]
     return " and ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in told)
 
 
 def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
-    """Yield jobs, the newest first, and then sweeps, by the beginning of their names and by how they are.
+    """Yield the jobs, newest first, and then the sweeps whose names begin with ``prefix`` and that are in ``states``.
 
-    Sweeps are meant where no names are given, or such as no job can have.
+    Sweeps are included if ``prefix`` is empty or begins with :data:`SWEEPS`.
 
     Raises
     ------
     ConfigError
-        A state is none.
+        A state is not one of :data:`eps.cli.commands.jobs.STATES`.
     """
     for look in chosen_jobs(prefix, states):
         yield _Ended("job", look.job.name, look.job, look.state, _keep_of(look), look.damage)
@@ -157,14 +157,14 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
 
 
 def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
-    """Return why something is not to be removed; empty where it is.
+    """Return why a job or sweep is kept; empty if it is to be removed.
 
     Parameters
     ----------
     state : str
-        As of :data:`eps.cli.commands.jobs.STATES`.
+        One of :data:`eps.cli.commands.jobs.STATES`.
     age_s : float
-        So long ago its directory changed, in seconds.
+        Seconds since its directory changed.
     keep : Keep
     wanted : Wanted
     """
@@ -177,7 +177,7 @@ def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
     if not keep.mostly or wanted.resumable or (state == "unreadable" and wanted.unreadable):
         return ""
     option = "--state unreadable" if state == "unreadable" else "--resumable"
-    return f"{keep.mostly} ({option} removes such ones, too)"
+    return f"{keep.mostly} (to remove: {option})"
 
 
 def _damage_of(sweep: JobDir) -> str:
@@ -189,12 +189,12 @@ def _damage_of(sweep: JobDir) -> str:
 
 
 def _unfound(damage: str) -> str:
-    """Return what cannot be found out any more where a record is damaged; empty where it is not."""
-    return damage and f"what it may have on a cluster, and whether it runs there, cannot be found: {damage}"
+    """Return what a damaged record makes unknown; empty if the record is not damaged."""
+    return damage and f"a damaged record does not say whether it runs or has files on a cluster: {damage}"
 
 
 def _keep_of(look: Look) -> Keep:
-    """Return why a job that does not run is to be kept."""
+    """Return why to keep a job that does not run."""
     if look.damage:
         return Keep(mostly=_unfound(look.damage))
     if (worth := keep_reason(look.job)) is None:
@@ -202,16 +202,21 @@ def _keep_of(look: Look) -> Keep:
     return Keep(
         mostly={
             KeepReason.RESUMABLE: "stopped before the end and can be resumed",
-            KeepReason.UNFETCHED: f"what it has left on its cluster was not fetched: `eps fetch {look.job.name}` does",
+            KeepReason.UNFETCHED: f"results are on the cluster only: `eps fetch {look.job.name}` downloads them",
             KeepReason.UNREADABLE: "may have stopped before its end, but its files are damaged",
         }[worth]
     )
 
 
 def _settle(each: _Ended) -> None:
-    """Ask YARN once more after a job that it had forgotten: one that runs after all is kept.
+    """Query YARN again about a job that YARN did not know before.
 
-    Raises as :func:`eps.job.yarn.remote.settle`: JobExistsError where it runs.
+    Raises
+    ------
+    JobExistsError
+        The job runs.
+    EpsError
+        See :func:`eps.job.yarn.remote.settle`.
     """
     job = each.directory
     if each.kind == "job" and not each.damage and job.is_on_yarn() and (end := job.ended()) is not None and end.is_lost:
@@ -221,15 +226,20 @@ def _settle(each: _Ended) -> None:
 
 
 def _remove(job: JobDir, *, is_damaged: bool) -> None:
-    """Remove a directory, after what it has on a cluster, of which nothing else knows.
-
-    Raises as :func:`~eps.storage.jobdir.remove_job`, and ConfigError where nothing leads to the cluster any more.
+    """Remove a job's files on the cluster, then its directory, the only record of them.
 
     Parameters
     ----------
     job : JobDir
     is_damaged : bool
-        Where its record is damaged, what it has on a cluster stays, and the log says so.
+        Whether a damaged record is accepted; files on the cluster then stay, with a warning.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of the job's cluster is gone.
+    EpsError
+        See :func:`~eps.storage.jobdir.remove_job`.
     """
     with JobLock(job.lock) as lock:
         try:
@@ -237,9 +247,9 @@ def _remove(job: JobDir, *, is_damaged: bool) -> None:
         except StorageError as error:
             if not is_damaged:
                 raise
-            logger.warning("%s; what the job has on a cluster stays there", error)
+            logger.warning("%s; if the job has files on a cluster, they stay there", error)
             record = Record()
-        # Who prunes jobs of one machine needs nothing of YARN's.
+        # Imported only for jobs on YARN.
         if record.yarn.application is not None:
             from eps.cluster.yarn.application import remove_staged
 
@@ -250,7 +260,7 @@ def _remove(job: JobDir, *, is_damaged: bool) -> None:
 
 
 def _size_bytes(path: Path) -> int:
-    """Return how much the files of a folder hold; what goes meanwhile counts as nothing."""
+    """Return the size of all files in a folder; files that vanish meanwhile count as 0."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
@@ -265,9 +275,9 @@ def _seconds(text: str) -> float:
     Raises
     ------
     ConfigError
-        It is none.
+        The text is not a duration.
     """
     number, unit = text[:-1], text[-1:]
     if not number.isdecimal() or unit not in _UNITS_S:
-        raise ConfigError(f"older-than is {text!r}, but must be a whole number and s, m, h or d, as in 2d")
+        raise ConfigError(f"older-than is {text!r}, but must be a whole number and s, m, h or d, such as 2d")
     return int(number) * _UNITS_S[unit]

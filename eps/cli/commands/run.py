@@ -1,4 +1,4 @@
-"""``eps run``: train a job to its end and show how it goes, or start it and leave it."""
+"""``eps run``, ``eps submit`` and ``eps resume``: train a job and show its progress, or start it and return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job, find_directory
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
+from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_log_lines
 from eps.spec.file import OF_YARN, RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import (
@@ -30,41 +30,41 @@ from eps.spec.results import (
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.system import interrupt
 
-#: Preparing data is worth a word only where it is noticed.
+#: A step that takes longer prints a notice.
 NOTICED_S = 0.5
-#: How often it is looked whether there was an interrupt.
+#: Interval between checks for an interrupt.
 LOOK_S = 1.0
 _OWN_FLAGS = ("command", "job_file", "detach", "quiet")
 
 
 def request_of(args: argparse.Namespace) -> RunRequest:
-    """Return what the command line asks for: the job file's settings, and over them the flags.
+    """Return the settings of the job file, overridden by the flags.
 
     Raises
     ------
     ConfigError
-        Something there cannot be.
+        A setting is unknown or invalid.
     """
     flags = {name: value for name, value in vars(args).items() if name not in _OWN_FLAGS}
     path = getattr(args, "job_file", None)
     if path is None:
-        return RunRequest.from_values(flags, "flags")
+        return RunRequest.from_values(flags)
     from_file = read_job_file(Path(path))
-    # Checked on its own first: an error in the file is told as one of the file.
+    # Checked alone first, so that an error names the file.
     RunRequest.from_values(from_file, path)
-    request = RunRequest.from_values({**from_file, **flags}, path)
-    # A file may serve jobs on YARN and others: only flags of YARN are refused for the others.
+    request = RunRequest.from_values({**from_file, **flags})
+    # A file may be used for jobs on YARN and elsewhere: elsewhere only flags of YARN are refused, not keys.
     return dataclasses.replace(request, given=request.given - (OF_YARN - flags.keys()))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
+    """Train a job, or with ``--detach`` start it; return the exit code."""
     request = request_of(args)
     check_results(request)
     detach, quiet = getattr(args, "detach", False), getattr(args, "quiet", False)
     if request.spec.folds and request.spec.fold < 0:
         if detach:
-            raise ConfigError("folds are trained one after the other by this command: it cannot be detached")
+            raise ConfigError("detach is set, but folds are trained one after the other by this command: omit --detach")
         return _run_folds(request, quiet)
     if detach:
         return _leave(_started(dataclasses.replace(request, detached=True), sys.stderr, quiet, detach=True))
@@ -78,21 +78,21 @@ def submit(args: argparse.Namespace) -> int:
     request = request_of(args)
     if request.spec.on != "yarn":
         if "on" in vars(args):
-            raise ConfigError(f"on is {request.spec.on!r}, but a job is submitted to yarn")
-        request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
+            raise ConfigError(f"on is {request.spec.on!r}, but eps submit starts jobs on yarn only: use eps run")
+        request = request.with_spec(on="yarn")
     if request.spec.folds and request.spec.fold < 0:
-        raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
+        raise ConfigError("eps submit starts one job: choose a fold with --fold, or train all folds with eps run")
     check_results(request)
     quiet = getattr(args, "quiet", False)
     with _started(dataclasses.replace(request, detached=True), sys.stderr, quiet, detach=True) as job:
         print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
         report, model = request.report or job.directory.report, request.export or job.directory.model
-        print(f"its report will be {report}, its model {model}: eps fetch {job.name} brings them when it has ended")
+        print(f"when it has ended, eps fetch {job.name} downloads its report to {report} and its model to {model}")
     return EXIT_OK
 
 
 def _leave(started: Job) -> int:
-    """Leave a detached job once it trains; return the exit code."""
+    """Wait until a detached job trains, then close its client; return the exit code."""
     with started as job:
         job.wait_until_trains()
         status = job.status()
@@ -128,15 +128,15 @@ def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[st
 
 
 def _heard(runs_on: str) -> AbstractContextManager[None]:
-    """Have SIGTERM and SIGHUP interrupt a job on YARN, which does not end by itself with this process."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C for a job on YARN, which would outlive this process."""
     return interrupt.interrupt_on_signals() if runs_on == "yarn" else nullcontext()
 
 
 def resume(args: argparse.Namespace) -> int:
-    """Start a stopped job again; return the exit code."""
+    """Resume a stopped job; return the exit code."""
 
     def begin(text: str, warnings: Sequence[str]) -> None:
-        # Before the job goes on: it may be over before anything else is done here.
+        # Before the job continues, because it may end at once.
         keep_places(directory, request)
         for warning in [*warnings, *replaced]:
             print(f"eps: warning: {warning}", file=sys.stderr)
@@ -146,7 +146,7 @@ def resume(args: argparse.Namespace) -> int:
                 print(f"{args.name}: its {result.what} goes to {place}", flush=True)
 
     directory = find_directory(args.name)
-    # First: of a job that runs nobody needs to know whether its results could be written.
+    # Before results are checked: if the job runs, that is the error to report.
     check_stopped(directory)
     request = RunRequest(JobSpec(), args.name, args.report, args.export, detached=args.detach)
     request = with_kept_places(directory, request)
@@ -169,7 +169,7 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
-    """Show a job that was started until it has ended; return its report and the exit code."""
+    """Show the progress of a started job until it has ended; return its report and the exit code."""
     try:
         _show(job, stream, quiet)
         report = _ended(job)
@@ -177,7 +177,7 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
         return _interrupted(job, request, stream), EXIT_INTERRUPTED
     finally:
         job.close()
-    # First: where the results are to go may have to be waited for, or take nothing.
+    # The summary is printed before the delivery, which may take long or fail.
     if quiet:
         deliver_results(job.directory, request)
     else:
@@ -187,16 +187,16 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
 
 
 def _tell_why(report: Mapping[str, Any], code: int) -> None:
-    """Say why a job ended before its time, and how it goes on."""
+    """Print why a job failed, and how to resume it."""
     if code == EXIT_FAILED:
         print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
     directory = JobDir(jobs_dir() / report["name"])
     if report["state"] == "failed":
-        for line in last_words(directory, report.get("reason") or ""):
+        for line in last_log_lines(directory, report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
         if application_id := application_id_of(directory):
-            print(f"eps: what its containers wrote: {LOGS_COMMAND.format(application_id)}", file=sys.stderr)
-    # It may have been removed while it ran.
+            print(f"eps: logs of its containers: {LOGS_COMMAND.format(application_id)}", file=sys.stderr)
+    # Its directory may have been removed meanwhile.
     if code != EXIT_OK and report["state"] != UNREACHABLE and directory.job_json.exists():
         print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
 
@@ -204,7 +204,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
 def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool = False) -> Job:
     """Start a job; print a notice if a step takes long, and the outcome if the user interrupts it."""
     on_yarn, conf = request.spec.on == "yarn", os.environ.get("HADOOP_CONF_DIR")
-    asks = _notice(f"asking YARN, by {conf}; with Kerberos that takes some seconds ...", stream)
+    asks = _notice(f"asking YARN (HADOOP_CONF_DIR={conf}) ...", stream)
     prepares = _notice(f"preparing {request.spec.data}{', then submitting the job' if on_yarn else ''} ...", stream)
 
     def before_data() -> None:
@@ -232,9 +232,9 @@ def _told_of_start(name: str, runs_on: str, *, detach: bool) -> AbstractContextM
     who = name or "the job"
     if runs_on == "yarn":
         return interrupt.before_submission(who)
-    shown = f"{f'eps status {name}' if name else 'eps list'} shows whether it goes on"
-    # One that is tied to this process ends with it.
-    return interrupt.telling(f"{who}: interrupted while it was started; {shown if detach else 'nothing of it goes on'}")
+    shown = f"{f'eps status {name}' if name else 'eps list'} shows whether it runs"
+    # Unless detached, the job ends with this process.
+    return interrupt.telling(f"{who}: interrupted while it was started; {shown if detach else 'it does not run'}")
 
 
 def _show(job: Job, stream: TextIO, quiet: bool) -> None:
@@ -250,7 +250,7 @@ def _show(job: Job, stream: TextIO, quiet: bool) -> None:
 
 
 def _ended(job: Job) -> dict[str, Any]:
-    """Wait for a job's end; return its report."""
+    """Wait until a job has ended; return its report."""
     while True:
         interrupt.check()
         with suppress(DeadlineError):
@@ -258,22 +258,22 @@ def _ended(job: Job) -> dict[str, Any]:
 
 
 def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any]:
-    """End a job after Ctrl-C, and wait for its processes; a second Ctrl-C does not let them finish.
+    """End a job after Ctrl-C and wait for its processes.  A second Ctrl-C kills them.
 
     Raises
     ------
     KeyboardInterrupt
-        It runs on YARN, and has not ended in time: YARN was told to end it, where it answers.
+        The job runs on YARN and has not ended in time.  YARN was asked to kill it, if it could be reached.
     """
     on_yarn = is_on_yarn(job.directory)
-    again = "leaves that to YARN" if on_yarn else "at once"
-    print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
+    again = "to leave that to YARN" if on_yarn else "to kill them"
+    print(f"\n{job.name}: interrupted; ending its processes (Ctrl-C again {again})", file=stream, flush=True)
     try:
         job.kill("interrupted", tell=_teller(job, stream))
     except (KeyboardInterrupt, EpsError) as error:
         if not job.kill_at_once():
             interrupted = KeyboardInterrupt()
-            interrupted.add_note(str(error) or f"{job.name}: is being ended; eps status {job.name} shows whether it is")
+            interrupted.add_note(str(error) or f"{job.name}: is being killed; see eps status {job.name}")
             raise interrupted from None
     report = job.wait(5.0)
     deliver_results(job.directory, request, _teller(job, stream))

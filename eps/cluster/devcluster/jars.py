@@ -1,9 +1,9 @@
-"""Java, Maven and Hadoop's jars: found on this host, or fetched once and kept in the cache.
+"""Java, Maven and Hadoop's jars: found on this host, or downloaded once into EPS's cache.
 
 ::
 
-    cache/hadoop/VERSION-DIGEST/lib/*.jar    the digest is that of the pom
-    cache/maven/                             Maven, where PATH has none
+    cache/hadoop/VERSION-DIGEST/lib/*.jar    DIGEST is that of the pom
+    cache/maven/                             Maven, if PATH has none
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xml.sax.saxutils import escape
 from eps.cluster.devcluster.settings import TRIED_VERSIONS, ClusterSettings
 from eps.errors import ConfigError, ResourceError
 
-#: Shows a line of progress.
+#: Prints a line of progress.
 Say = Callable[[str], None]
 
 #: A mirror of Maven Central; the Maven wrapper reads this variable, too.
@@ -38,20 +38,22 @@ _MAVEN_SHA512 = (
     "bfaf78dcfe03ba76fa2508649dca8531c74bca4d5846513522404d48e8c4ac8b"
 )
 _FETCH_TIMEOUT_S, _RUN_TIMEOUT_S = 60.0, 1800.0
-ELSEWHERE = (
-    "where Maven Central cannot be reached, name a mirror of it in ~/.m2/settings.xml or in the variable "
+USE_MIRROR = (
+    "if this host cannot reach Maven Central, name a mirror of it in ~/.m2/settings.xml or in the variable "
     f"{REPOSITORY_VARIABLE}"
 )
 _JAVA_TIMEOUT_S = 60.0
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-#: Servers of Hadoop 3.5 need Java 17; those before run on it with packages opened.
+#: Hadoop 3.5 needs Java 17.  Earlier releases run on Java 17 with ``--add-opens``.
 _LEAST_3_5, _LEAST = 17, 11
-#: Java 24 took away what Hadoop uses to know its user.
+#: Java 24 removed the API by which Hadoop knows its user.
 _MOST = 23
-_INSTALL = "install a JDK 17 (on Debian: apt install openjdk-17-jdk-headless), or let JAVA_HOME name one"
+_INSTALL = "install a JDK 17 (on Debian: apt install openjdk-17-jdk-headless), or set JAVA_HOME to one"
+#: Maven resets a terminal's colors at its end, also without ``style.color``.
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
 
-#: Modules of Hadoop.  The poms of servers declare ``hadoop-common`` as provided, and that of the ResourceManager the
-#: timeline service, without which it does not start: so both are named.
+#: Modules of Hadoop.  The poms of the servers declare ``hadoop-common`` as provided.  The ResourceManager's also does
+#: so with the timeline service, without which it does not start.  So both are listed here.
 _MODULES = (
     "hadoop-common",
     "hadoop-hdfs",
@@ -66,14 +68,14 @@ _MODULES = (
     "hadoop-yarn-server-applicationhistoryservice",
     "hadoop-yarn-server-timelineservice",
 )
-#: Of a cluster with Kerberos.
+#: Modules for a cluster with Kerberos.
 _REALM_MODULES = ("hadoop-minikdc",)
 _PLUGIN_VERSION = "3.8.1"
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java: its command, its home, and its version, as 17."""
+    """A Java runtime: command, home directory and major version (17)."""
 
     command: str
     home: str
@@ -81,19 +83,19 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of JAVA_HOME, or of PATH.
+    """Return the Java of JAVA_HOME, else of PATH.
 
     Raises
     ------
     ConfigError
-        There is none, or it does not run.
+        No Java was found, or it does not run.
     """
     home = environ.get("JAVA_HOME", "")
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH")) or ""
     if not command:
         raise ConfigError(f"there is no Java on this host: {_INSTALL}")
     if not os.access(command, os.X_OK):
-        raise ConfigError(f"JAVA_HOME is {home}, but there is no bin/java in it: {_INSTALL}")
+        raise ConfigError(f"JAVA_HOME is {home}, which has no executable bin/java: {_INSTALL}")
     try:
         said = subprocess.run(
             [command, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True, env=environ
@@ -102,17 +104,17 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         raise ConfigError(f"{command} does not run ({error}): {_INSTALL}") from error
     found = _JAVA_VERSION.search(said.stderr + said.stdout)
     if not found:
-        raise ConfigError(f"{command} does not say its version, but {said.stderr.strip()!r}: {_INSTALL}")
+        raise ConfigError(f"{command} -version printed no version but {said.stderr.strip()!r}: {_INSTALL}")
     return Java(command, home or str(Path(command).resolve().parents[1]), int(found[1]))
 
 
 def check_java(java: Java, settings: ClusterSettings) -> None:
-    """Refuse a Java that this Hadoop does not run on.
+    """Check that this release of Hadoop runs on a Java.
 
     Raises
     ------
     ConfigError
-        It is too old or too new.
+        The Java is too old or too new.
     """
     least = _LEAST_3_5 if settings.release >= (3, 5) else _LEAST
     if not least <= java.version <= _MOST:
@@ -123,19 +125,19 @@ def check_java(java: Java, settings: ClusterSettings) -> None:
 
 
 def find_maven(cache: Path, say: Say, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the command ``mvn``: that of PATH, or one that is kept in ``cache`` and fetched if need be.
+    """Return the command ``mvn`` of PATH, else of ``cache``; download Maven if neither has it.
 
     Raises
     ------
     ResourceError
-        It is not there and cannot be had.
+        Maven cannot be downloaded.
     """
     found = shutil.which("mvn", path=environ.get("PATH"))
     kept = cache / f"apache-maven-{MAVEN_VERSION}" / "bin" / "mvn"
     if not found and not kept.exists():
         repository = (environ.get(REPOSITORY_VARIABLE) or _CENTRAL).rstrip("/")
         url = f"{repository}/org/apache/maven/apache-maven/{MAVEN_VERSION}/apache-maven-{MAVEN_VERSION}-bin.tar.gz"
-        say(f"there is no mvn on PATH: fetching Maven {MAVEN_VERSION} (9 MB) from {url}")
+        say(f"there is no mvn on PATH: downloading Maven {MAVEN_VERSION} (9 MB) from {url}")
         _fetch_maven(url, cache)
     return found or str(kept)
 
@@ -146,10 +148,10 @@ def _fetch_maven(url: str, cache: Path) -> None:
             blob = answer.read()
         digest = hashlib.sha512(blob).hexdigest()
         if digest != _MAVEN_SHA512:
-            raise ResourceError(f"what came from {url} is not Maven {MAVEN_VERSION}: its SHA-512 is {digest}")
+            raise ResourceError(f"the download from {url} is not Maven {MAVEN_VERSION}: its SHA-512 is {digest}")
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder, tarfile.open(fileobj=io.BytesIO(blob)) as archive:
-            # Its digest was compared; Python 3.11 knows filters only from 3.11.4 on.
+            # Without a filter the digest suffices; Python 3.11 has filters only from 3.11.4 on.
             if hasattr(tarfile, "data_filter"):
                 archive.extractall(folder, filter="data")
             else:
@@ -157,78 +159,81 @@ def _fetch_maven(url: str, cache: Path) -> None:
             os.replace(Path(folder) / f"apache-maven-{MAVEN_VERSION}", cache / f"apache-maven-{MAVEN_VERSION}")
     except (OSError, tarfile.TarError) as error:
         raise ResourceError(
-            f"Maven cannot be fetched from {url} ({error}): install it (on Debian: apt install maven), or name a "
+            f"Maven cannot be downloaded from {url} ({error}): install it (on Debian: apt install maven), or name a "
             f"mirror of Maven Central in the variable {REPOSITORY_VARIABLE}"
         ) from error
 
 
 def class_path_of_jars(hadoop_version: str, cache: Path, java: Java, say: Say, *, kerberos: bool = False) -> str:
-    """Return the class path of a Hadoop's jars, fetched by Maven where the cache has not got them.
+    """Return the class path of a release's jars; Maven downloads jars that the cache lacks.
 
     Parameters
     ----------
     hadoop_version : str
     cache : Path
-        Where jars, and Maven itself, are kept for the next time.
+        Keeps the jars, and Maven.
     java : Java
         Runs Maven.
     say : callable
     kerberos : bool
-        With those of a realm.
+        Include the jars of a Kerberos realm.
 
     Raises
     ------
     ResourceError
-        They cannot be had.
+        The jars cannot be downloaded.
     """
     digest = hashlib.sha256(pom_text(hadoop_version, kerberos=kerberos).encode()).hexdigest()[:12]
     place = cache / "hadoop" / f"{hadoop_version}-{digest}"
     if not place.exists():
         maven = find_maven(cache / "maven", say)
-        say(f"fetching the jars of Hadoop {hadoop_version} with Maven: about 100 MB, once")
+        say(f"getting the jars of Hadoop {hadoop_version} with Maven (up to 100 MB, less what ~/.m2 has already)")
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=place.parent) as folder:
             pom = pom_text(hadoop_version, os.environ.get(REPOSITORY_VARIABLE, ""), kerberos=kerberos)
             (Path(folder) / "pom.xml").write_text(pom, encoding="utf-8")
-            _run_maven(maven, folder, java, hadoop_version)
-            # A start at the same time has fetched the same.
+            _run_maven(maven, folder, java, hadoop_version, say)
+            # A concurrent start has put the same jars there.
             with suppress(OSError):
                 os.replace(Path(folder) / "target", place)
-    # In an order that is always the same: jars share some classes.
+    # Sorted, since some classes are in several jars: the first on the class path counts.
     return ":".join(sorted(str(path) for path in (place / "lib").absolute().glob("*.jar")))
 
 
-def _run_maven(maven: str, folder: str, java: Java, hadoop_version: str) -> None:
-    # On a terminal Maven shows how far it is; elsewhere its errors are enough.
-    quiet = () if os.isatty(2) else ("--batch-mode", "--quiet")
+def _run_maven(maven: str, folder: str, java: Java, hadoop_version: str, say: Say) -> None:
+    # On a terminal Maven shows its progress; elsewhere it prints its errors only.
+    shown = os.isatty(2)
     try:
         done = subprocess.run(
-            # Colors would stay in what a program or a file reads.
-            [maven, *quiet, "-Dstyle.color=never", "--file", "pom.xml", "package"],
+            [maven, *(() if shown else ("--batch-mode", "--quiet")), "-Dstyle.color=never", "package"],
             cwd=folder,
             env={**os.environ, "JAVA_HOME": java.home},
             stdin=subprocess.DEVNULL,
-            stdout=2,
+            stdout=2 if shown else subprocess.PIPE,
+            stderr=None if shown else subprocess.STDOUT,
+            text=True,
             timeout=_RUN_TIMEOUT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise ResourceError(f"Maven could not get Hadoop's jars ({error}); {ELSEWHERE}") from error
+        raise ResourceError(f"Maven could not get Hadoop's jars ({error}); {USE_MIRROR}") from error
+    if errors := _TERMINAL_CODE.sub("", done.stdout or "").strip():
+        say(errors)
     if done.returncode:
-        tried = f"Hadoop {hadoop_version} may be no release; {', '.join(TRIED_VERSIONS)} were tried: "
+        tried = f"Hadoop {hadoop_version} may not exist; tried releases are {', '.join(TRIED_VERSIONS)}. "
         unknown = "" if hadoop_version in TRIED_VERSIONS else tried
-        raise ResourceError(f"{unknown}Maven could not get Hadoop's jars, as it says above; {ELSEWHERE}")
+        raise ResourceError(f"{unknown}Maven could not get Hadoop's jars: see its output above; {USE_MIRROR}")
 
 
 def pom_text(hadoop_version: str, repository: str = "", *, kerberos: bool = False) -> str:
-    """Return the pom; ``package`` copies the jars to ``target/lib`` beside it.
+    """Return the pom whose goal ``package`` copies the jars to ``target/lib`` beside it.
 
     Parameters
     ----------
     hadoop_version : str
     repository : str
-        URL of what takes the place of Maven Central; empty: what Maven itself is set to.
+        URL of a mirror of Maven Central; empty: Maven's own settings.
     kerberos : bool
-        With those of a realm.
+        Include the jars of a Kerberos realm.
     """
     modules = "\n".join(
         f"    <dependency><groupId>org.apache.hadoop</groupId><artifactId>{name}</artifactId>"
@@ -249,7 +254,7 @@ def pom_text(hadoop_version: str, repository: str = "", *, kerberos: bool = Fals
 {_repositories(repository)}\
   <dependencies>
 {modules}
-    <!-- Hadoop 3.5 moved to jakarta, but some of its classes still name this. -->
+    <!-- Hadoop 3.5 moved to jakarta, but some of its classes still need this. -->
     <dependency><groupId>javax.servlet</groupId><artifactId>javax.servlet-api</artifactId><version>4.0.1</version></dependency>
   </dependencies>
   <build>

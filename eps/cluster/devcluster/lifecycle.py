@@ -1,7 +1,7 @@
-"""Starting and stopping a cluster, and looking at it.
+"""Start and stop a cluster, and show its state.
 
-One command at a time is at work at a home (a file lock).  The record does not list processes: each one names
-its cluster and its daemon on its command line, and is found by that.
+A file lock admits one command at a time to a home.  The record lists no processes: the command line of each names its
+cluster and its daemon.
 """
 
 from __future__ import annotations
@@ -61,29 +61,29 @@ from eps.storage.jobdir import cache_dir
 from eps.system.home import make_private
 from eps.system.waits import wait_for
 
-#: How a daemon is.
+#: States of a daemon.
 RUNNING, SILENT, ENDED = "running", "not answering", "ended"
 READY_TIMEOUT_S = 120.0
-#: A daemon that SIGTERM has not ended after this long is killed; what was killed is gone after as long again.
+#: Time from SIGTERM to SIGKILL, and the longest wait after SIGKILL.
 GRACE_S = 15.0
 _ASK_TIMEOUT_S = 5.0
 _POLL_S = 0.2
 _EXEC_LOOKS, _EXEC_LOOK_S = 100, 0.005
 _FORMAT_OF_RECORD = 2
 _LAST_LINES = 15
-#: HDFS and the NodeManagers write here, and call themselves unhealthy where a disk has less than a part of it free.
+#: Free space that HDFS needs, and the share of the disk below which NodeManagers become unhealthy.
 _NEEDED_MB, _LEAST_FREE = 300, 0.005
-#: Hadoop joins paths with commas and colons, and makes URLs of them.
+#: Hadoop joins paths with commas and colons, and turns them into URLs.
 _PLAIN = re.compile(r"[A-Za-z0-9/._+@=~-]+", re.ASCII)
-#: Ports below those that the kernel gives to connections, so that a daemon that is started again finds its own.
+#: Ports are below the kernel's range for connections, so that a restarted daemon finds its port free.
 _LOWEST_PORT, _LEAST_PORTS, _ATTEMPTS = 10_000, 10_000, 50
-#: The shell starts the daemon in the background and exits: the daemon has no terminal, and outlives this process.
+#: The shell starts the daemon in the background and exits: the daemon has no terminal and outlives this process.
 _DETACH = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
 
 
 @dataclass(frozen=True)
 class DaemonStatus:
-    """How a daemon is (:data:`RUNNING`, :data:`SILENT` or :data:`ENDED`); its pid is 0 where it does not run."""
+    """A daemon's state: :data:`RUNNING`, :data:`SILENT` or :data:`ENDED`; ``pid`` is 0 if it does not run."""
 
     name: str
     state: str
@@ -93,9 +93,9 @@ class DaemonStatus:
 
 
 def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
-    """Start a cluster, or what has ended of one that runs; what HDFS holds from before is there again.
+    """Start a cluster, or the daemons that have exited of a running one.  HDFS keeps its files.
 
-    If it fails, it stops what it started.
+    If the start fails, it stops the daemons that it started.
 
     Parameters
     ----------
@@ -103,18 +103,18 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
         Absolute.
     settings : ClusterSettings
     say : callable
-        Told how it goes.
+        Prints a line of progress.
     timeout_s : float
-        For everything to be ready, from when the jars are there.
+        Time until the cluster is ready, after the jars are there.
 
     Raises
     ------
     ConfigError
-        Something is missing on this host, or a cluster with other settings is, or was, there.
+        This host lacks something, or ``home`` has a cluster with other settings.
     ResourceError
-        The jars cannot be had, or a daemon ended.
+        The jars cannot be downloaded, or a daemon exited.
     DeadlineError
-        It was not ready in time.
+        The cluster was not ready in time.
     """
     java = find_java()
     check_java(java, settings)
@@ -131,11 +131,11 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
             jars = class_path_of_jars(settings.hadoop_version, cache_dir(), java, say, kerberos=settings.kerberos)
             ports = before.ports if before is not None and set(before.ports) == set(settings.daemons) else {}
             cluster = Cluster(home, settings, _free_ports(settings, ports), java.home, jars)
-            # A new start begins with all nodes.
+            # All nodes take part in a new start.
             cluster.exclude.write_text("")
         missing = [daemon for daemon in settings.daemons if daemon not in running]
         if not missing:
-            say("it runs already")
+            say("the cluster is running already")
             return cluster
         try:
             _launch(cluster, missing, time.monotonic() + timeout_s, say)
@@ -146,20 +146,20 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
 
 
 def stop_cluster(home: Path, say: Say) -> bool:
-    """Stop what runs at ``home``; return False where nothing did.
+    """Stop the cluster at ``home``; return False if nothing was running.
 
     Raises
     ------
     ResourceError
-        A process is still there after SIGKILL.
+        A process survives SIGKILL.
     """
     if not home.is_dir():
         return False
     with _locked(home, say):
         if number := _applications(home):
-            say(f"the cluster runs {number} application{'s' if number > 1 else ''} of YARN, which this ends")
+            say(f"this ends {number} running YARN application{'s' if number > 1 else ''}")
         found = _end(home, None, say)
-        # A NodeManager that was killed has left its containers.
+        # A killed NodeManager leaves its containers running.
         mark = f"LOCAL_DIRS={home}/data/"
         containers = processes_with("environ", mark)
         _signal(containers, signal.SIGKILL)
@@ -168,7 +168,7 @@ def stop_cluster(home: Path, say: Say) -> bool:
 
 
 def status_of(cluster: Cluster) -> list[DaemonStatus]:
-    """Return how each daemon is."""
+    """Return the state of each daemon."""
     pids = {name: pid for pid, name in processes(cluster.home).items()}
     found = []
     for daemon in cluster.settings.daemons:
@@ -184,18 +184,18 @@ def find_cluster(home: Path) -> Cluster:
     Raises
     ------
     JobNotFoundError
-        None was.
+        No cluster was started there.
     StorageError
         Its record is damaged.
     """
     found = read_cluster(home)
     if found is None:
-        raise JobNotFoundError(f"there is no cluster at {home}: eps devcluster start makes one")
+        raise JobNotFoundError(f"there is no cluster at {home}: eps devcluster start starts one")
     return found
 
 
 def read_cluster(home: Path) -> Cluster | None:
-    """Return the cluster that was started at ``home``; None where none was; raises as :func:`find_cluster`."""
+    """Return the cluster that was started at ``home``, or None.  Raises StorageError if its record is damaged."""
     path = home / "cluster.json"
     values = read_json(path)
     if values is None:
@@ -207,11 +207,11 @@ def read_cluster(home: Path) -> Cluster | None:
         chosen["properties"] = tuple((key, value) for key, value in chosen["properties"])
         return Cluster(home, ClusterSettings(**chosen), values["ports"], values["java_home"], values["jars"])
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{path}: is not the record of a cluster ({error}): remove it") from error
+        raise StorageError(f"{path} is not a valid record of a cluster ({error}): remove the file") from error
 
 
 def write_cluster(cluster: Cluster) -> None:
-    """Write the record of a cluster, and its site files, class path and Hadoop's commands."""
+    """Write the record of a cluster, its site files, its class path and Hadoop's commands."""
     values = {name: value for name, value in dataclasses.asdict(cluster).items() if name != "home"}
     write_json_atomic(cluster.home / "cluster.json", {"format": _FORMAT_OF_RECORD, **values}, sync=False)
     texts = {cluster.conf_dir / CLASS_PATH_FILE: cluster.jars + "\n"}
@@ -230,36 +230,38 @@ def write_cluster(cluster: Cluster) -> None:
         (cluster.home / name).mkdir(parents=True, exist_ok=True)
 
 
-# ---- before it starts
+# ---- before the start
 
 
 def _make_home(home: Path) -> None:
-    """Make the folder of a cluster, or refuse a place that Hadoop cannot have its files in."""
+    """Make the folder of a cluster; refuse a path or a disk that Hadoop cannot use."""
     if not _PLAIN.fullmatch(str(home)):
         raise ConfigError(
-            f"home is {str(home)!r}, but must be a path of letters, digits and /._+@=~- only, for Hadoop misreads "
-            "others: choose another with --home"
+            f"home is {str(home)!r}, but Hadoop can use only letters, digits and /._+@=~- in it: choose another with "
+            "--home"
         )
     usage = shutil.disk_usage(next(path for path in (home, *home.parents) if path.exists()))
     if usage.free < max(_NEEDED_MB * 1_000_000, usage.total * _LEAST_FREE):
-        raise ConfigError(f"the disk of {home} has {usage.free // 1_000_000} MB free, too little for HDFS: make room")
+        raise ConfigError(
+            f"the disk of {home} has {usage.free // 1_000_000} MB free, too little for HDFS: free some space"
+        )
     try:
         make_private(home)
     except OSError as error:
         raise ConfigError(
-            f"home is {home}, which cannot be made ({error.strerror}): choose another with --home"
+            f"home is {home}, which cannot be created ({error.strerror}): choose another with --home"
         ) from None
 
 
 def _check_running(before: Cluster | None, running: Collection[str], settings: ClusterSettings) -> Cluster:
     if before is None or before.settings != settings:
         raise ConfigError(
-            "a cluster with other settings runs there: eps devcluster stop ends it, and --home chooses another place; "
-            "without options, start starts again what has ended of it"
+            "a cluster with other settings is running: stop it (eps devcluster stop), or start another with --home; "
+            "eps devcluster start without options restarts its daemons that have exited"
         )
     if settings.kerberos and KDC not in running:
         raise ConfigError(
-            "the realm has ended, and all keys with it: eps devcluster stop ends the rest, then start again"
+            "the Kerberos realm has exited, and its keys are lost: eps devcluster stop, then eps devcluster start"
         )
     return before
 
@@ -268,12 +270,12 @@ def _check_data(before: Cluster | None, settings: ClusterSettings) -> None:
     if before is not None and _formatted(before).exists() and before.settings.release != settings.release:
         raise ConfigError(
             f"{before.data} was written by Hadoop {before.settings.hadoop_version}, not {settings.hadoop_version}: "
-            "remove it, or choose another place with --home"
+            "remove that folder, or choose another place with --home"
         )
 
 
 def _free_ports(settings: ClusterSettings, ports: Ports) -> Ports:
-    """Return ``ports`` where all are free, else others; no two daemons get the same, so that a log line names one."""
+    """Return ``ports`` if all are free, else others; no two daemons share one, so that a log line names one daemon."""
     ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     numbers = range(_LOWEST_PORT, max(ephemeral, _LOWEST_PORT + _LEAST_PORTS))
     for _ in range(_ATTEMPTS):
@@ -282,8 +284,8 @@ def _free_ports(settings: ClusterSettings, ports: Ports) -> Ports:
         draw = iter(random.SystemRandom().sample(numbers, sum(len(listens_of(name)) for name in settings.daemons)))
         ports = {name: {purpose: next(draw) for purpose in listens_of(name)} for name in settings.daemons}
     raise ConfigError(
-        f"no ports are free at {address_of(NAMENODE)}, and from 127.0.0.11 on for each node: the cluster needs Linux, "
-        "with its loopback interface up (ip link set lo up)"
+        f"no ports are free at {address_of(NAMENODE)} and at the nodes' addresses from 127.0.0.11 on: the cluster "
+        "needs Linux, with its loopback interface up (ip link set lo up)"
     )
 
 
@@ -292,7 +294,7 @@ def _are_free(ports: Ports) -> bool:
         try:
             for daemon, by_purpose in ports.items():
                 for port in by_purpose.values():
-                    # As Java binds: closed connections that linger do not matter.
+                    # With SO_REUSEADDR, as Java: connections in TIME_WAIT do not matter.
                     stack.enter_context(socket.create_server((address_of(daemon), port)))
         except OSError:
             return False
@@ -309,7 +311,7 @@ def _locked(home: Path, say: Say) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another command is at work at {home}: waiting for it")
+            say(f"waiting for another eps devcluster command at {home}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -323,9 +325,9 @@ def processes(home: Path) -> dict[int, str]:
 
 
 def processes_with(file: str, beginning: str) -> dict[int, str]:
-    """Return our user's processes in whose ``/proc/PID/FILE`` a word begins so: pid -> how that word goes on.
+    """Return this user's processes whose ``/proc/PID/FILE`` has a word with this beginning: pid -> rest of the word.
 
-    A zombie has no words.
+    Zombies are left out: their files are empty.
     """
     found = {}
     for entry in os.scandir("/proc"):
@@ -342,7 +344,7 @@ def _words(process: str, file: str) -> list[str]:
     path = Path(process, file)
     blob = path.read_bytes()
     for _ in range(_EXEC_LOOKS):
-        # It has no command line for the moment in which it becomes another program; a zombie has no program.
+        # The command line is empty for a moment during exec; a zombie has no executable.
         if blob or file != "cmdline" or not os.readlink(f"{process}/exe"):
             break
         time.sleep(_EXEC_LOOK_S)
@@ -351,7 +353,7 @@ def _words(process: str, file: str) -> list[str]:
 
 
 def _spawn(cluster: Cluster, daemon: str) -> None:
-    """Start a daemon that no end of ours ends; the log of its start before is put aside."""
+    """Start a daemon that outlives this process; rename the log of its previous start."""
     log = cluster.log(daemon)
     with suppress(FileNotFoundError):
         os.replace(log, log.with_name(f"{log.name}.1"))
@@ -365,9 +367,9 @@ def _spawn(cluster: Cluster, daemon: str) -> None:
 
 
 def _end(home: Path, names: Collection[str] | None, say: Say) -> bool:
-    """End the daemons of these names, or all; return whether there were any.
+    """Stop the daemons of these names, or all; return whether any was running.
 
-    NodeManagers are first: they sign off at the ResourceManager.
+    NodeManagers stop first, because they unregister at the ResourceManager.
     """
 
     def left(nodes_only: bool) -> dict[int, str]:
@@ -385,11 +387,11 @@ def _end(home: Path, names: Collection[str] | None, say: Say) -> bool:
         _wait_until(partial(gone, nodes_only))
         deaf = left(nodes_only)
         for pid, name in deaf.items():
-            say(f"{name} ({pid}) did not end by itself, and was killed")
+            say(f"killing {name} (pid {pid}): it is still running {GRACE_S:g} s after SIGTERM")
         _signal(deaf, signal.SIGKILL)
         _wait_until(partial(gone, nodes_only))
     if still := left(False):
-        raise ResourceError(f"processes {', '.join(map(str, still))} were killed, and are still there")
+        raise ResourceError(f"processes {', '.join(map(str, still))} are still running {GRACE_S:g} s after SIGKILL")
     return bool(found)
 
 
@@ -408,7 +410,7 @@ def _signal(pids: Collection[int], number: signal.Signals) -> None:
 
 
 def _launch(cluster: Cluster, missing: Sequence[str], deadline_s: float, say: Say) -> None:
-    """Start daemons, and wait until everything works; an HDFS that is new is formatted meanwhile."""
+    """Start daemons and wait until the cluster is ready; format HDFS if it is new."""
     write_cluster(cluster)
     say(f"starting {', '.join(missing)} of Hadoop {cluster.settings.hadoop_version}")
     is_new = not _formatted(cluster).exists()
@@ -417,7 +419,7 @@ def _launch(cluster: Cluster, missing: Sequence[str], deadline_s: float, say: Sa
         _start_realm(cluster, deadline_s)
         now.remove(KDC)
     if is_new:
-        # What was half formatted, and blocks of what was there before, are refused by Hadoop.
+        # Hadoop refuses a half-formatted folder, and blocks of an earlier HDFS.
         for name in ("namenode", "datanode"):
             shutil.rmtree(cluster.data / name, ignore_errors=True)
         _spawn(cluster, FORMAT)
@@ -444,14 +446,14 @@ def _launch(cluster: Cluster, missing: Sequence[str], deadline_s: float, say: Sa
                 raise _ended(cluster, daemon)
         if time.monotonic() > deadline_s:
             logs = "\n".join(f"{daemon}:\n{_last_lines(cluster, daemon, 3)}" for daemon in missing)
-            raise DeadlineError(f"the cluster is not ready in time: it waits for {waits_for}\n{logs}")
+            raise DeadlineError(f"the cluster is not ready in time: it is waiting for {waits_for}\n{logs}")
         time.sleep(_POLL_S)
     if cluster.settings.nodes > 1 and not cluster.settings.kerberos:
         _label_last_node(cluster)
 
 
 def _start_realm(cluster: Cluster, deadline_s: float) -> None:
-    """Start the realm; return when every daemon can find its key."""
+    """Start the Kerberos realm; return when its keytab is complete."""
     folder, log = cluster.keytab.parent, cluster.log(KDC)
     folder.chmod(0o700)
     cluster.keytab.unlink(missing_ok=True)
@@ -460,22 +462,22 @@ def _start_realm(cluster: Cluster, deadline_s: float) -> None:
         if KDC not in processes(cluster.home).values():
             raise _ended(cluster, KDC)
         if time.monotonic() > deadline_s:
-            raise DeadlineError(f"the cluster is not ready in time: its realm does not begin; see {log}")
+            raise DeadlineError(f"the cluster is not ready in time: its Kerberos realm does not start; see {log}")
         time.sleep(_POLL_S / 2)
-    # A program that logs in with a keytab takes its first principal.
+    # Programs log in as the first principal of a keytab.
     cluster.user_keytab.write_bytes(keytab_for(cluster.keytab.read_bytes(), f"{getpass.getuser()}@{REALM}"))
     for keytab in (cluster.keytab, cluster.user_keytab):
         keytab.chmod(0o600)
 
 
 def _formatted(cluster: Cluster) -> Path:
-    """Return what is there as soon as HDFS was formatted, to the end."""
+    """Return the path of the marker that HDFS was formatted completely."""
     return cluster.data / "formatted"
 
 
 def _ended(cluster: Cluster, daemon: str) -> ResourceError:
     said = _last_lines(cluster, daemon, _LAST_LINES)
-    return ResourceError(f"{daemon} ended by itself; the last lines of {cluster.log(daemon)}:\n{said}")
+    return ResourceError(f"{daemon} exited; the last lines of {cluster.log(daemon)}:\n{said}")
 
 
 def _last_lines(cluster: Cluster, daemon: str, number: int) -> str:
@@ -494,19 +496,19 @@ def _label_last_node(cluster: Cluster) -> None:
     ask(cluster, RESOURCEMANAGER, path, {})
 
 
-# ---- what daemons say of themselves
+# ---- state of the daemons
 
 
 def missing_of(cluster: Cluster) -> str:
-    """Return what a cluster still waits for; empty: it is ready."""
+    """Return what the start of a cluster is still waiting for; empty if the cluster is ready."""
     try:
-        # Seen by anybody, also where the rest of a ResourceManager's pages is not.
+        # This page needs no login, unlike the ResourceManager's others.
         nodes = _bean(cluster, RESOURCEMANAGER, "ResourceManager,name=RMNMInfo")["LiveNodeManagers"]
         active, wanted = sum(node["State"] == "RUNNING" for node in json.loads(nodes)), cluster.settings.nodes
     except (PeerUnavailableError, LookupError, TypeError, ValueError):
         return "the ResourceManager"
     if active < wanted:
-        return f"NodeManagers ({active} of {wanted} are there)"
+        return f"NodeManagers ({active} of {wanted} are running)"
     try:
         names = _bean(cluster, NAMENODE, "NameNode,name=FSNamesystemState")
         alive, is_operational = names["NumLiveDataNodes"], names["FSState"] == "Operational"
@@ -514,13 +516,11 @@ def missing_of(cluster: Cluster) -> str:
         return "the NameNode"
     if not alive:
         return "the DataNode"
-    return (
-        "" if is_operational else "HDFS to leave safe mode (if it was entered by hand: hdfs dfsadmin -safemode leave)"
-    )
+    return "" if is_operational else "HDFS to leave safe mode (if you set it: hdfs dfsadmin -safemode leave)"
 
 
 def _applications(home: Path) -> int:
-    """Return how many applications run or wait; 0 where that is not known."""
+    """Return the number of running and pending applications; 0 if it is unknown."""
     with suppress(StorageError, PeerUnavailableError, LookupError, TypeError):
         if (cluster := read_cluster(home)) is not None:
             queues = _bean(cluster, RESOURCEMANAGER, "ResourceManager,name=QueueMetrics,q0=root")
@@ -544,24 +544,24 @@ def _answers(cluster: Cluster, daemon: str) -> bool:
 
 
 def ask(cluster: Cluster, daemon: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """Return what a daemon answers over HTTP, as JSON knows it; None where it answers nothing.
+    """Return a daemon's answer over HTTP, decoded from JSON; None for an empty answer.
 
     Parameters
     ----------
     cluster : Cluster
     daemon : str
     path : str
-        With the query.
+        Path and query.
     body : mapping, optional
-        What is posted.
+        Posted as JSON; None: GET.
 
     Raises
     ------
     PeerUnavailableError
-        It cannot be reached, is silent, or refuses.
+        The daemon cannot be reached, does not answer, or answers with an error.
     """
     address = cluster.address(daemon, "web")
-    # No proxy is asked.
+    # Not urllib.request, which would use a proxy.
     connection = http.client.HTTPConnection(address, timeout=_ASK_TIMEOUT_S)
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     try:

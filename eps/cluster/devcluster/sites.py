@@ -1,6 +1,6 @@
-"""What a cluster is made of: site files, command lines, and the realm of one with Kerberos.
+"""Site files and command lines of a cluster, and the settings of its Kerberos realm.
 
-Where a value is not Hadoop's default, the comment beside it says why.
+A comment gives the reason for a value that is not Hadoop's default.
 
 Source: Hadoop's documentation of each key; "Hadoop in Secure Mode", and Hadoop's own tests on a MiniKdc.
 """
@@ -31,30 +31,30 @@ CORE, HDFS, YARN, CAPACITY = "core-site.xml", "hdfs-site.xml", "yarn-site.xml", 
 CLASS_PATH_FILE = "eps-classpath.txt"
 #: NameNode and DataNode look for these on the class path; their content is in no jar.
 WEB_ROOTS = ("hdfs", "datanode", "secondary", "static")
-#: A NodeManager that is silent for this long is lost; ResourceManagers look three times within it.
+#: A NodeManager without a heartbeat for this long is lost; the ResourceManager checks three times in it.
 _NODE_EXPIRY_S = 6
-#: A job master that is silent for this long is lost.
+#: A job master without a heartbeat for this long is lost.
 _MASTER_EXPIRY_S = 120
 _HEARTBEAT_MS = 200
 #: A container that is marked for preemption is killed after this long.
 PREEMPTION_GRACE_S = 8
-#: Applications whose job masters are killed again and again: tests do that.
+#: Tests kill a job master many times.
 _MOST_ATTEMPTS = 10
 _CAPACITY_KEYS = ("yarn.scheduler.capacity.", "yarn.resourcemanager.monitor.capacity.")
 
-#: The realm is Hadoop's own small one, a daemon of the cluster.  It makes new keys each time it starts.
+#: Realm of Hadoop's MiniKdc, which is a daemon of the cluster.  It makes new keys at each start.
 REALM = "EPS.DEV"
-#: It says this when it listens, and every key is written.
+#: MiniKdc logs this once it listens and has written all keys.
 KDC_READY = "Standalone MiniKdc Running"
-#: Every daemon of Hadoop.
+#: Principal of all daemons.
 SERVICE = f"hadoop/localhost@{REALM}"
-#: Every web server that authenticates: browsers and clients derive this name from the URL.
+#: Principal of all web servers that authenticate: clients derive this name from the URL.
 _WEB = f"HTTP/{MASTER_ADDRESS}@{REALM}"
 _LIFETIME_MS = 24 * 3600 * 1000
 
 _YARN_SERVER, _CLI = "org.apache.hadoop.yarn.server", "org.apache.hadoop.yarn.client.cli"
 _SCHEDULER = f"{_YARN_SERVER}.resourcemanager"
-#: Makes an empty HDFS.
+#: Name of the process that formats HDFS.
 FORMAT = "format"
 _NAMENODE_CLASS = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _CLASSES = {
@@ -87,24 +87,24 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 _JAVA_OPTIONS = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
-    # Ready sooner, and these are not servers that run for weeks.
+    # Starts faster; these servers do not run for weeks.
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
 )
-#: What Hadoop before 3.5 opens of Java 17 (HADOOP-19310).
+#: Packages of Java 17 that Hadoop before 3.5 needs opened (HADOOP-19310).
 _OPENED = (
     "java.io java.lang java.lang.reflect java.math java.net java.text java.util java.util.concurrent java.util.zip "
     "sun.security.util sun.security.x509"
 ).split()
-#: Variables that belong to another Hadoop, to another program in Java, or to jobs of EPS.
+#: Prefixes of environment variables that daemons do not inherit: those of another Hadoop, of Kerberos, of EPS.
 _NOT_OURS = ("HADOOP_", "YARN_", "HDFS_", "EPS_HOME", "KRB5")
 
 Values = dict[str, str]
 
 
 def site_of(key: str) -> str:
-    """Return the file that a property stands in."""
+    """Return the site file of a property."""
     if key.startswith(_CAPACITY_KEYS):
         return CAPACITY
     if key.startswith("dfs."):
@@ -146,7 +146,7 @@ def _core_site(cluster: Cluster) -> Values:
 def _hdfs_site(cluster: Cluster) -> Values:
     return {
         "dfs.replication": "1",
-        # A client that closes a file before the NameNode has heard of its last block asks again this soon.
+        # Delay before a client retries to close a file whose last block the NameNode does not know yet.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
         "dfs.namenode.name.dir": f"file://{cluster.data}/namenode",
         "dfs.datanode.data.dir": f"file://{cluster.data}/datanode",
@@ -161,10 +161,10 @@ def _hdfs_site(cluster: Cluster) -> Values:
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
         "dfs.permissions.enabled": "false",
         "dfs.namenode.safemode.extension": "0",
-        # A DataNode that is gone is dead after 2 * 1 s + 10 * 1 s, not after ten minutes.
+        # A lost DataNode is dead after 2 * 1 s + 10 * 1 s, not after ten minutes.
         "dfs.heartbeat.interval": "1",
         "dfs.namenode.heartbeat.recheck-interval": "1000",
-        # Files of several blocks, without many megabytes.
+        # Tests write small files of several blocks.
         "dfs.namenode.fs-limits.min-block-size": "4096",
     }
 
@@ -187,16 +187,16 @@ def _yarn_site(cluster: Cluster) -> Values:
         "yarn.nm.liveness-monitor.expiry-interval-ms": str(_NODE_EXPIRY_S * 1000),
         "yarn.am.liveness-monitor.expiry-interval-ms": str(_MASTER_EXPIRY_S * 1000),
         "yarn.acl.enable": "false",
-        # Applications outlive the ResourceManager, and containers go on without it.
+        # Applications and their containers survive a restart of the ResourceManager.
         f"{rm}.recovery.enabled": "true",
         f"{rm}.work-preserving-recovery.enabled": "true",
-        # Nodes are back within two seconds, so that a new ResourceManager need not wait ten to know what runs.
+        # Nodes reconnect within two seconds, so a new ResourceManager need not wait the default of ten.
         f"{rm}.work-preserving-recovery.scheduling-wait-ms": "3000",
         f"{rm}.store.class": f"{_SCHEDULER}.recovery.FileSystemRMStateStore",
         f"{rm}.fs.state-store.uri": f"file://{cluster.data}/resourcemanager",
-        # Clients look for the next ResourceManager twice a second; Hadoop's default is half a minute.
+        # Clients reconnect to the ResourceManager twice a second; Hadoop's default is half a minute.
         f"{rm}.connect.retry-interval.ms": "500",
-        # Here, not with the queues: job masters read it as well.
+        # Here, not in capacity-scheduler.xml: job masters read it as well.
         f"{rm}.monitor.capacity.preemption.max_wait_before_kill": str(PREEMPTION_GRACE_S * 1000),
         f"{rm}.scheduler.class": f"{_SCHEDULER}.scheduler.capacity.CapacityScheduler",
         f"{rm}.scheduler.monitor.enable": "true",
@@ -208,7 +208,7 @@ def _yarn_site(cluster: Cluster) -> Values:
         "yarn.scheduler.maximum-allocation-vcores": str(settings.vcores),
         "yarn.cluster.max-application-priority": "10",
         "yarn.node-labels.enabled": "true",
-        # On this host's disk, so that the ResourceManager starts beside HDFS, not after it.
+        # On this host's disk, so that the ResourceManager need not wait for HDFS.
         "yarn.node-labels.fs-store.root-dir": f"file://{cluster.data}/node-labels",
         "yarn.log-aggregation-enable": "true",
         "yarn.nodemanager.remote-app-log-dir": "/app-logs",
@@ -229,7 +229,7 @@ def _node_site(cluster: Cluster, number: int) -> Values:
         f"{nm}.log-dirs": str(data / "logs"),
         f"{nm}.resource.memory-mb": str(cluster.settings.memory_mb),
         f"{nm}.resource.cpu-vcores": str(cluster.settings.vcores),
-        # Python and Java map far more than they use, and what is offered is more than the host has.
+        # Python and Java map far more memory than they use, and the nodes offer more than the host has.
         f"{nm}.vmem-check-enabled": "false",
         f"{nm}.pmem-check-enabled": "false",
         f"{nm}.container-executor.class": f"{_YARN_SERVER}.nodemanager.DefaultContainerExecutor",
@@ -239,18 +239,18 @@ def _node_site(cluster: Cluster, number: int) -> Values:
         f"{nm}.localizer.cache.target-size-mb": "2048",
         f"{nm}.opportunistic-containers-max-queue-length": "10",
         f"{nm}.env-whitelist": "JAVA_HOME,HADOOP_CONF_DIR,KRB5_CONFIG,PATH,LANG",
-        # Also with Kerberos the pages of nodes are open.
+        # The nodes' pages need no login, also with Kerberos.
         "hadoop.http.filter.initializers": "org.apache.hadoop.http.lib.StaticUserWebFilter",
     }
 
 
 def _capacity_scheduler(settings: ClusterSettings) -> Values:
-    """Return the queues: half of the cluster each, and all of it while the other does not ask."""
+    """Return the queues: each has half of the cluster, and may use all of it while the other is idle."""
     prefix, root = "yarn.scheduler.capacity", "yarn.scheduler.capacity.root"
     monitor = "yarn.resourcemanager.monitor.capacity.preemption"
     values = {
         f"{root}.queues": ",".join(QUEUES),
-        # The default of a tenth leaves the second small application waiting for ever.
+        # With the default of a tenth the second small application would wait forever.
         f"{prefix}.maximum-am-resource-percent": "0.8",
         f"{prefix}.resource-calculator": "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator",
         f"{prefix}.node-locality-delay": "-1",
@@ -264,7 +264,7 @@ def _capacity_scheduler(settings: ClusterSettings) -> Values:
         values |= {
             f"{root}.{queue}.capacity": share,
             f"{root}.{queue}.maximum-capacity": "100",
-            # One user may take what the other queue leaves.
+            # One user may use the other queue's idle capacity.
             f"{root}.{queue}.user-limit-factor": "10",
             f"{root}.{queue}.accessible-node-labels": TRANSIENT_LABEL,
             f"{root}.{queue}.accessible-node-labels.{TRANSIENT_LABEL}.capacity": share,
@@ -276,7 +276,7 @@ def _capacity_scheduler(settings: ClusterSettings) -> Values:
 
 
 def _secure_sites(cluster: Cluster) -> dict[str, Values]:
-    """Return what a cluster with Kerberos has beside the others, by file."""
+    """Return the additional settings of a cluster with Kerberos, by file."""
     web, keytab = "hadoop.http.authentication", str(cluster.keytab)
     core = {
         "hadoop.security.authentication": "kerberos",
@@ -285,12 +285,12 @@ def _secure_sites(cluster: Cluster) -> dict[str, Values]:
         f"{web}.type": "kerberos",
         f"{web}.kerberos.principal": _WEB,
         f"{web}.kerberos.keytab": keytab,
-        # By which it is seen that the cluster is ready.
+        # The start of the cluster polls it without a ticket.
         f"{web}.kerberos.endpoint.whitelist": "/jmx",
     }
     hdfs = {
         "dfs.block.access.token.enable": "true",
-        # Ports below 1024, or certificates, are for others than a developer's host.
+        # A developer's host has no root for ports below 1024, and no certificates.
         "ignore.secure.ports.for.testing": "true",
         "dfs.namenode.kerberos.principal": SERVICE,
         "dfs.namenode.keytab.file": keytab,
@@ -307,10 +307,10 @@ def _secure_sites(cluster: Cluster) -> dict[str, Values]:
         "yarn.resourcemanager.webapp.spnego-keytab-file": keytab,
         "yarn.nodemanager.principal": SERVICE,
         "yarn.nodemanager.keytab": keytab,
-        # Where files must belong to whom they should, Hadoop reads them with its native library, which no jar has: a
-        # NodeManager that collects logs without it ends.
+        # With Kerberos, Hadoop checks the owner of log files by its native library, which no jar has: a NodeManager
+        # that aggregates logs without it exits.
         "yarn.log-aggregation-enable": "false",
-        # Each node's own settings name its folder; eps logs finds the containers' files by this.
+        # For eps logs, which finds the containers' files by it.  Each node's own settings name its folder.
         "yarn.nodemanager.log-dirs": f"{cluster.data}/node-*/logs",
     }
     return {CORE: core, HDFS: hdfs, YARN: yarn}
@@ -324,7 +324,7 @@ def to_xml(values: Mapping[str, str]) -> str:
     return "\n".join([*lines, "</configuration>", ""])
 
 
-#: Everything goes to standard error, which is the daemon's log file.
+#: Logs go to standard error, which is the daemon's log file.
 _LOG4J = """\
 log4j.rootLogger=${hadoop.root.logger}
 hadoop.root.logger=INFO,console
@@ -332,15 +332,15 @@ log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.target=System.err
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
-# Jars have no native library, and need none.
+# The jars have no native library, and need none.
 log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
-# Not a line for every look at a page.
+# No line for each HTTP request.
 log4j.logger.http.requests=WARN
 """
 
 
 def realm_files(cluster: Cluster) -> dict[str, str]:
-    """Return the settings of the realm's program, and what leads Kerberos to it: path below the home -> text."""
+    """Return the settings of MiniKdc and of its clients: path below the home -> text."""
     organisation, _, domain = REALM.partition(".")
     port = cluster.ports[KDC]["kdc"]
     properties = {
@@ -354,7 +354,7 @@ def realm_files(cluster: Cluster) -> dict[str, str]:
     krb5 = f"""\
 [libdefaults]
     default_realm = {REALM}
-    # Over TCP at once: its program does not listen for anything else.
+    # MiniKdc listens on TCP only.
     udp_preference_limit = 1
     dns_lookup_realm = false
     dns_lookup_kdc = false
@@ -375,12 +375,12 @@ def realm_files(cluster: Cluster) -> dict[str, str]:
 
 
 def mark_of(home: object, daemon: str) -> str:
-    """Return a word of the command line of each process of a cluster, by which it is found."""
+    """Return the word of a process's command line by which it is found."""
     return f"-Deps.devcluster={home}:{daemon}"
 
 
 def daemon_command(cluster: Cluster, daemon: str) -> list[str]:
-    """Return the command line of a daemon, or of :data:`FORMAT`; its class path is in the environment."""
+    """Return the command line of a daemon, or of :data:`FORMAT`; the class path is in the environment."""
     words = [*_java(cluster), f"-Djava.io.tmpdir={cluster.data}/tmp", mark_of(cluster.home, daemon)]
     words.append(_NODEMANAGER_CLASS if node_number(daemon) else _CLASSES[daemon])
     if daemon == FORMAT:
@@ -399,16 +399,16 @@ def _java(cluster: Cluster) -> list[str]:
 
 
 def daemon_environment(cluster: Cluster, daemon: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a daemon: ours, without what is meant for another Hadoop.
+    """Return the environment of a daemon: ours, without the variables of another Hadoop.
 
-    Containers get ``HADOOP_CONF_DIR``, ``JAVA_HOME`` and ``KRB5_CONFIG`` of it.
+    Containers inherit ``HADOOP_CONF_DIR``, ``JAVA_HOME`` and ``KRB5_CONFIG``.
     """
     kept = {key: value for key, value in environ.items() if not key.startswith(_NOT_OURS)}
     if cluster.settings.kerberos:
         kept["KRB5_CONFIG"] = str(cluster.krb5_conf)
     entries = [str(cluster.node_conf(node_number(daemon)))]
     if daemon in (FORMAT, NAMENODE, DATANODE):
-        # Only theirs: the others have web roots in their jars, which this would hide.
+        # Only for HDFS: the web roots of the other daemons are in jars, which this folder would hide.
         entries.append(str(cluster.home / "web"))
     if daemon == RESOURCEMANAGER:
         entries += cluster.settings.rm_class_path
@@ -417,10 +417,10 @@ def daemon_environment(cluster: Cluster, daemon: str, environ: Mapping[str, str]
 
 
 def script(cluster: Cluster, program: str) -> str:
-    """Return a shell script that does what Hadoop's ``yarn``, ``hdfs`` or ``hadoop`` does, for this cluster."""
+    """Return a shell script for Hadoop's command ``yarn``, ``hdfs`` or ``hadoop`` on this cluster."""
     conf = shlex.quote(str(cluster.conf_dir))
     class_path = f'{conf}:"$(cat {conf}/{CLASS_PATH_FILE})"'
-    # One class serves several subcommands, and is told which.
+    # ApplicationCLI serves several subcommands and reads which from its arguments.
     cases = [
         f"    {name}) class={main}{'' if main.endswith('.ApplicationCLI') else '; shift'} ;;"
         for name, main in COMMANDS[program].items()

@@ -1,5 +1,5 @@
-"""Hadoop YARN behind plain values: types, the interfaces to it, and what an application master decides.
+"""Hadoop YARN behind plain values.
 
-``types`` and ``facade`` say what YARN is to EPS, ``allocation`` decides (pure), ``bridge`` starts the Java virtual
-machine and ``hadoop`` is the implementation with Hadoop's own clients.  No Java object leaves ``hadoop``.
+``types`` and ``facade`` define the interfaces to YARN.  ``allocation`` decides about an application master's containers
+(pure).  ``hadoop`` implements the interfaces with Hadoop's own clients; no Java object leaves it.
 """

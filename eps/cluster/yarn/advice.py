@@ -1,11 +1,13 @@
-"""What to do about an application that ended, as words of its reason.  Pure.
+"""Advice at the end of the reason why an application ended.  Pure.
 
-Alone here, for whoever shows a reason needs no more of YARN than to find these words in it.
+A module of its own: code that shows a reason looks for this advice in it, and needs nothing else of YARN.
 """
 
 from __future__ import annotations
 
 CHECK_PYTHON = "the setting python must name an interpreter with EPS's packages on every node, or an archive of one"
-CHECK_FILES = "its files must be there, readable and whole; what EPS's own cache lacks is brought with the next job"
-CHECK_MEMORY = "give it more, as memory_mb=4096,master=2048 does"
-CHECK_VIRTUAL = f"{CHECK_MEMORY}, or have yarn.nodemanager.vmem-check-enabled set to false"
+CHECK_FILES = (
+    "check that its files on the cluster exist and are readable; the next job uploads what EPS's cache there lacks"
+)
+CHECK_MEMORY = "give it more memory, for example memory_mb=4096,master=2048"
+CHECK_VIRTUAL = f"{CHECK_MEMORY}, or set yarn.nodemanager.vmem-check-enabled to false"

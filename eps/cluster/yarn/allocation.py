@@ -1,15 +1,15 @@
-"""What an application master decides about its containers: the one state behind the heartbeats.  Pure.
+"""State of an application master's containers.  Pure.
 
-Wishes of the job master and answers of YARN come in.  Out come what the next heartbeat says
-(:meth:`Allocation.take_turn`), what NodeManagers are told (:meth:`Allocation.take_orders`) and what the job master
-hears (:meth:`Allocation.take_events`).  Rules:
+Input are the job master's requests and YARN's answers.  Output are the next heartbeat (:meth:`Allocation.take_turn`),
+orders to NodeManagers (:meth:`Allocation.take_orders`) and events for the job master (:meth:`Allocation.take_events`).
+Rules:
 
-1. Requests that want the same have the same number (:class:`Asks`); a heartbeat says by how many YARN's count is off.
-2. A grant goes to the oldest request of its number.  One that nobody wants any more is given back by its name.
-3. What is over is over: whatever comes later about a request that has ended changes nothing.
-4. Of one heartbeat, ends come before grants: what has ended made the room.
-5. A warning is kept, for YARN gives it once.
-6. What is preempted is for others: until room has been free for long again, nobody should ask for it.
+1. Equal requests share a number (:class:`Asks`).  A heartbeat tells YARN by how many its count differs.
+2. A grant goes to the oldest request of its number.  A grant without a request is released.
+3. Later news about a request that has ended changes nothing.
+4. Within one heartbeat, ended containers count before new grants, because they made room for them.
+5. An eviction warning is kept, because YARN sends it once.
+6. Preempted capacity belongs to others: request it again only after it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -49,55 +49,55 @@ from eps.cluster.yarn.types import (
 from eps.errors import ConfigError, ResourceError
 
 RELEASED = "was released"
-#: What to do where a request is not granted.
+#: Advice for a request that was not granted.
 ASK_LESS = (
     "ask for fewer or smaller ones (--workers, --servers, --memory-mb, --vcores) or wait longer (--container-timeout)"
 )
-#: Of a container that is taken away whatever the job does, and of one that is unless the job gives as much otherwise.
-PREEMPTED = "is preempted: YARN gives its room to another queue or application"
-WANTED_BACK = "is wanted back: YARN takes its room, or as much of this job elsewhere, for another queue or application"
+#: Reasons of eviction warnings: strict preemption, and one that the job can avoid by releasing as much elsewhere.
+PREEMPTED = "is being preempted: another queue or application needs its capacity"
+WANTED_BACK = "may be preempted, unless this job releases as much elsewhere: another queue or application needs it"
 ENDED_WITH_JOB = "was ended with the job"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where containers of a role go, and how."""
+    """Node label, execution type, preferred hosts, priority and size of a role's containers."""
 
     label: str = ""
     execution: Execution = Execution.GUARANTEED
-    #: Hosts that would suit; others will do.
+    #: Preferred hosts; YARN may choose others.
     nodes: tuple[str, ...] = ()
-    #: Lower goes first.
+    #: YARN serves lower numbers first.
     priority: int = 1
-    #: What one takes; where it is not known, no room is told of (:meth:`Allocation.room`).
+    #: Size of one container; if it is None, :meth:`Allocation.room` cannot tell how many fit.
     size: Resource | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long things may take, in seconds."""
+    """Timeouts, in seconds, and the number of failed starts before a host is avoided."""
 
-    #: A request that is not granted within this ends; None: it waits as long as it takes.
+    #: A request ends if it is not granted within this; None: it never times out.
     grant_s: float | None = None
-    #: From a preemption message to the end of the container: the ResourceManager's
-    #: ``yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill``, which it does not tell.
+    #: From a preemption message to the kill: the ResourceManager's
+    #: ``yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill``, which its messages do not contain.
     preemption_s: float = 15.0
-    #: What a node that is decommissioned leaves its containers, where YARN does not say: the default of
+    #: Time that a decommissioning node leaves its containers if YARN does not say: the default of
     #: ``yarn.resourcemanager.nodemanager-graceful-decommission-timeout-secs``.
     decommission_s: float = 3600.0
-    #: A container on a node that YARN cannot use counts as ended after this, if nothing is heard of it.
+    #: A container counts as lost if its node has been unusable for this long and YARN has not reported its end.
     lost_node_s: float = 30.0
-    #: A node that has not answered so long after it was told to end what YARN has released counts as lost.
+    #: A node counts as lost if it has not answered a stop order for this long after YARN released the container.
     answer_s: float = 5.0
-    #: Room that has been free for so long, nobody else waits for.
+    #: Capacity counts as idle after it has been free for this long.
     quiet_s: float = 15.0
-    #: Starts in a row that fail on a host before nothing more is wanted there.
+    #: Failed starts in a row on a host after which no more containers are requested there.
     start_failures: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the next heartbeat says."""
+    """Content of the next heartbeat."""
 
     asks: tuple[Ask, ...] = ()
     withdrawn: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
-    """Have the node of ``grant`` start what ``request`` wants."""
+    """Order the node of ``grant`` to start the container of ``request``."""
 
     request: ContainerRequest
     grant: Grant
@@ -119,7 +119,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Have its node end a container at once; :meth:`Allocation.on_stopping` and ``on_stopped`` are to hear of it."""
+    """Order a node to stop a container at once; :meth:`Allocation.on_stopping` and ``on_stopped`` must follow."""
 
     container: str
     node: str
@@ -129,38 +129,38 @@ Order = StartContainer | StopContainer
 
 
 class Asks:
-    """What YARN is asked for: equal asks share a number, so that it keeps one key for all of them, and their count.
+    """Open asks.  Equal asks share a number, so that YARN keeps one key and a count for them.
 
-    What a heartbeat has to say follows from the difference between the requests that are asked and the count that
-    YARN's client has, so a grant and a withdrawal may cross.
+    A heartbeat sends the difference between the open asks of a number and the count of YARN's client.  So a grant and a
+    withdrawal may cross.
     """
 
     def __init__(self) -> None:
-        #: Without its number -> with it; numbers are given in the order of first use, from 1.
+        #: Ask without its number -> with it; numbers are in the order of first use, from 1.
         self._numbered: dict[Ask, Ask] = {}
-        #: Number -> container ids that are asked for under it, oldest first.
+        #: Number -> container ids with an open ask, oldest first.
         self._asked: dict[int, dict[str, None]] = {}
-        #: Number -> how many YARN's client asks for.
-        self._said: Counter[int] = Counter()
-        #: Numbers that go into a turn of their own: one of them was refused.
-        self._alone: set[int] = set()
+        #: Number -> count of YARN's client.
+        self._sent: Counter[int] = Counter()
+        #: Numbers that are each sent in a heartbeat of their own: YARN refused one of them.
+        self._one_by_one: set[int] = set()
 
     def add(self, container_id: str, ask: Ask) -> Ask:
-        """Ask for a container; return the ask with its number."""
+        """Open an ask for a container; return it with its number."""
         numbered = self._numbered.setdefault(ask, replace(ask, number=len(self._numbered) + 1))
         self._asked.setdefault(numbered.number, {})[container_id] = None
         return numbered
 
     def take_back(self, container_id: str, number: int) -> None:
-        """Ask no more for a container."""
+        """Withdraw the ask for a container."""
         del self._asked[number][container_id]
 
     def on_granted(self, number: int) -> None:
-        """Note a grant: YARN's client has taken it off its count, whoever gets the container."""
-        self._said[number] = max(0, self._said[number] - 1)
+        """Note a grant: YARN's client has reduced its count, whether or not the container is still wanted."""
+        self._sent[number] = max(0, self._sent[number] - 1)
 
     def take_oldest(self, number: int) -> str | None:
-        """Return the container id that a grant is for, which is asked for no more; None where there is none."""
+        """Close the oldest ask of a number and return its container id; None if there is none."""
         asked = self._asked.get(number)
         oldest = next(iter(asked), None) if asked else None
         if oldest is not None:
@@ -168,85 +168,88 @@ class Asks:
         return oldest
 
     def on_refused(self, asks: Sequence[Ask]) -> list[str]:
-        """Return the container ids that YARN refuses; of several numbers, each is asked again in a turn of its own."""
+        """Return the container ids that YARN refused.
+
+        If the asks have several numbers, return none: each number is sent again in a heartbeat of its own.
+        """
         refused = Counter(ask.number for ask in asks)
         for number, count in refused.items():
-            self._said[number] = max(0, self._said[number] - count)
+            self._sent[number] = max(0, self._sent[number] - count)
         if len(refused) > 1:
-            self._alone |= set(refused)
+            self._one_by_one |= set(refused)
             return []
-        # What YARN had taken before it goes on to ask for.
-        return [name for number in refused for name in list(self._asked[number])[self._said[number] :]]
+        # YARN keeps the asks that it had accepted before.
+        return [name for number in refused for name in list(self._asked[number])[self._sent[number] :]]
 
     def forget(self) -> None:
-        """YARN knows of no ask any more."""
-        self._said.clear()
+        """Note that YARN has lost all asks."""
+        self._sent.clear()
 
     def __bool__(self) -> bool:
-        return any(len(asked) != self._said[number] for number, asked in self._asked.items())
+        return any(len(asked) != self._sent[number] for number, asked in self._asked.items())
 
     def take_turn(self) -> tuple[tuple[Ask, ...], tuple[int, ...]]:
-        """Return the asks that the next heartbeat says, and the number of each one that it takes back, once."""
+        """Return, once, the new asks of the next heartbeat, and the number of each withdrawn one."""
         asks: list[Ask] = []
         withdrawn: list[int] = []
-        more = {number: len(asked) - self._said[number] for number, asked in self._asked.items()}
-        self._alone = {number for number in self._alone if more[number] > 0}
-        alone = min(self._alone, default=None)
+        more = {number: len(asked) - self._sent[number] for number, asked in self._asked.items()}
+        self._one_by_one = {number for number in self._one_by_one if more[number] > 0}
+        alone = min(self._one_by_one, default=None)
         for ask in self._numbered.values():
             number = ask.number
             if more[number] > 0 and alone in (None, number):
                 asks += [ask] * more[number]
-                self._alone.discard(number)
+                self._one_by_one.discard(number)
             elif more[number] < 0:
                 withdrawn += [number] * -more[number]
             else:
                 continue
-            self._said[number] = len(self._asked[number])
+            self._sent[number] = len(self._asked[number])
         return tuple(asks), tuple(withdrawn)
 
 
 class _AvoidedHosts:
-    """Hosts on which nothing more is wanted: so many starts in a row have failed there, and none has come back since.
+    """Hosts on which too many starts in a row have failed.
 
-    What a heartbeat has to say follows from the difference between these and the hosts that YARN was told of.
+    A heartbeat sends the difference between these and the hosts that YARN knows.
     """
 
     def __init__(self, most_failures: int) -> None:
         self._most = most_failures
         self._failures: Counter[str] = Counter()
-        #: What YARN was told to avoid.
-        self._said: set[str] = set()
+        #: Hosts that YARN's client avoids.
+        self._sent: set[str] = set()
 
     def on_works(self, host: str) -> None:
-        """Note that a container has started on a host, or that YARN can use a node of it again."""
+        """Note that a container has started on a host, or that its node is usable again."""
         self._failures.pop(host, None)
 
     def on_failed(self, host: str) -> None:
         self._failures[host] += 1
 
     def forget(self) -> None:
-        """YARN knows of none any more."""
-        self._said.clear()
+        """Note that YARN has lost the list."""
+        self._sent.clear()
 
     def _avoided(self) -> set[str]:
         return {host for host, failures in self._failures.items() if failures >= self._most}
 
     def __bool__(self) -> bool:
-        return self._avoided() != self._said
+        return self._avoided() != self._sent
 
     def take_turn(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the hosts to avoid that the next heartbeat says, and those that are wanted again, once."""
-        before, self._said = self._said, self._avoided()
-        return tuple(sorted(self._said - before)), tuple(sorted(before - self._said))
+        """Return, once, the hosts that the next heartbeat adds to YARN's list, and those that it removes."""
+        before, self._sent = self._sent, self._avoided()
+        return tuple(sorted(self._sent - before)), tuple(sorted(before - self._sent))
 
 
 class _Phase(Enum):
-    #: Not asked: the job has as many containers as it may.
+    #: Not requested from YARN yet: the job has ``max_containers``.
     HELD = auto()
     ASKED = auto()
     STARTING = auto()
     RUNNING = auto()
-    #: Given back; its end is not heard of yet.
+    #: Released; YARN has not reported its end yet.
     LEAVING = auto()
 
 
@@ -254,17 +257,17 @@ class _Phase(Enum):
 class _Record:
     request: ContainerRequest
     phase: _Phase = _Phase.HELD
-    #: While it is asked.
+    #: Only in phase ASKED.
     ask: Ask | None = None
     asked_s: float = 0.0
     grant: Grant | None = None
-    #: What was done to end it.
+    #: Why EPS released it, as words after its name.
     purpose: str = ""
-    #: When it will be taken, as far as YARN has said.
+    #: When YARN will take it, according to its warnings.
     doomed_s: float | None = None
-    #: Another application waits for its room, or the next attempt of the application master will.
+    #: Whether another application, or the next attempt of the application master, needs its capacity.
     for_others: bool = False
-    #: When it counts as ended, whether or not YARN says so.
+    #: When it counts as lost, even if YARN has not reported its end.
     lost_s: float | None = None
 
 
@@ -274,12 +277,12 @@ class Allocation:
     Parameters
     ----------
     placements : mapping
-        Role -> where its containers go; a role that is not in it cannot be requested.
+        Role -> placement; other roles cannot be requested.
     limits : Limits
     max_containers : int
-        Containers that may be there at once; a request beyond it is not asked until another has ended.  0: no limit.
+        Most containers at once; further requests wait until one has ended.  0: no limit.
     home : Home, optional
-        While its node is decommissioned, room for the next attempt stays free.
+        While its node is being decommissioned, capacity for the next attempt stays free.
 
     Raises
     ------
@@ -300,56 +303,58 @@ class Allocation:
         self._placements = placements
         self._limits = limits or Limits()
         self._home = home
-        #: Requests that have not ended, by container id and, once granted, by YARN's name; in the order requested.
+        #: Requests that have not ended, by container id, in the order requested.
         self._records: dict[str, _Record] = {}
         self._used: set[str] = set()
+        #: Granted ones by YARN's name.
         self._by_container: dict[str, _Record] = {}
         self._killed = KilledContainers(self._limits.answer_s)
-        #: What the attempts before have left, and what was heard since, until it is known which of it is wanted.
+        #: Containers of earlier attempts, and YARN's answers since, until :meth:`adopt` is called.
         self._kept: tuple[Grant, ...] = ()
         self._unread: list[tuple[AllocateResult, float]] = []
         self._largest: Resource | None = None
         self._counts_cores = True
         self._last = AllocateResult()
         self._headroom = Headroom(self._limits.quiet_s)
-        #: Since the last heartbeat an ask was taken back: somebody else has the room.
+        #: An ask was withdrawn or timed out since the last heartbeat: its capacity is not idle.
         self._in_vain = False
+        #: Decommissioning node -> when it stops its containers.
         self._doomed_nodes: dict[str, float] = {}
-        # ---- what comes out
+        # ---- output
         self._asks = Asks()
         self._releases: list[str] = []
-        #: Given back, and not heard of since.
+        #: Released containers whose end YARN has not reported.
         self._unheard: dict[str, None] = {}
         self._avoided = _AvoidedHosts(self._limits.start_failures)
         self._orders: list[Order] = []
         self._events: list[ContainerEvent] = []
 
-    # ---- wishes
+    # ---- requests of the job master
 
     def request(self, request: ContainerRequest, now_s: float) -> None:
-        """Want a container.
+        """Request a container.
 
         Raises
         ------
         ResourceError
-            The id was used before, or its role is not known.
+            The container id was used before, or its role is unknown.
         """
         container_id = request.container_id
         if container_id in self._used:
             raise ResourceError(f"{container_id} was requested before: a container id is used once")
         if request.role not in self._placements:
-            raise ResourceError(f"{container_id}: nothing says how a {request.role!r} is started")
+            raise ResourceError(f"{container_id}: unknown role {request.role!r}")
         record = _Record(request)
         self._add(record)
         wanted = Resource(request.memory_mb, request.vcores)
         if self._largest is not None and not wanted.fits_in(self._largest):
-            reason = f"was refused: it asks for {wanted}, but YARN grants at most {self._largest} to one container"
+            reason = f"was refused: it needs {wanted}, but YARN grants at most {self._largest} to one container"
             self._end(record, None, reason)
             return
         self._ask_what_fits(now_s)
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that has not been granted, as far as it is known here; return whether that was so."""
+        """Withdraw a request unless its grant is known here; return whether it was withdrawn."""
         record = self._records.get(container_id)
         if record is None or record.phase not in (_Phase.HELD, _Phase.ASKED):
             return False
@@ -358,12 +363,12 @@ class Allocation:
         return True
 
     def release(self, container_id: str) -> None:
-        """Give a container back, or withdraw the request; harmless for one that is ended or unknown."""
+        """Release a container, or withdraw its request; does nothing for an ended or unknown one."""
         if not self.withdraw(container_id):
             self._leave(container_id, RELEASED)
 
     def kill(self, container_id: str) -> None:
-        """End a container at once; harmless for one that is not there."""
+        """Kill a container; does nothing for an ended or unknown one."""
         leaves = self._leave(container_id, KILLED)
         record = self._records.get(container_id)
         if record is None or record.phase is not _Phase.LEAVING or record.grant is None:
@@ -374,42 +379,42 @@ class Allocation:
         self._orders.append(StopContainer(record.grant.container, record.grant.node))
 
     def end(self) -> None:
-        """Withdraw and release all that there is."""
+        """Withdraw all requests and release all containers."""
         for container_id in list(self._records):
             self.release(container_id)
 
     def finish(self) -> None:
-        """Count whatever is left as ended: the application is over."""
+        """End all remaining requests, because the application has ended."""
         for record in list(self._records.values()):
             self._end(record, None, record.purpose or ENDED_WITH_JOB)
         self._events += self._killed.take_ended(math.inf)
 
-    # ---- what YARN says
+    # ---- answers of YARN
 
     def on_registered(self, registration: Registration) -> None:
-        """Take in what YARN grants; where the attempts before have left containers, :meth:`adopt` must follow."""
+        """Note YARN's answer to the registration; :meth:`adopt` must follow if earlier attempts left containers."""
         self._largest, self._counts_cores = registration.largest, registration.counts_cores
         self._kept = registration.kept
 
     @property
     def kept(self) -> tuple[Grant, ...]:
-        """What the attempts before have left, before it is adopted or given back."""
+        """Containers of earlier attempts that were neither adopted nor released yet."""
         return self._kept
 
     def adopt(self, known: Mapping[str, int], states: Mapping[str, ContainerState]) -> dict[str, int]:
-        """Take over those of the kept containers that are known and run; give the others back.
+        """Take over the kept containers that are known and running; release the others.
 
         Parameters
         ----------
         known : mapping
-            Container id -> number of its container (:attr:`Grant.pid`), as the job has noted it.
+            Container id -> number of its container (:attr:`Grant.pid`), from the job's log.
         states : mapping
-            What NodeManagers say of each kept container.
+            YARN's name of each kept container -> state on its node.
 
         Returns
         -------
         dict
-            Those of ``known`` that run.
+            The entries of ``known`` whose containers run.
         """
         names = {pid: container_id for container_id, pid in known.items()}
         adopted: dict[str, int] = {}
@@ -420,7 +425,7 @@ class Allocation:
                 self._add(_Record(request, _Phase.RUNNING, grant=grant))
                 adopted[name] = grant.pid
             elif state is not ContainerState.COMPLETE:
-                # Granted and never started, or nobody's: the job asks again for what it wants.
+                # Never started, or unknown to the job, which requests again what it needs.
                 self._give_back(grant.container)
         self._kept, unread, self._unread = (), self._unread, []
         for result, at_s in unread:
@@ -428,7 +433,7 @@ class Allocation:
         return adopted
 
     def on_forgotten(self, registration: Registration) -> None:
-        """Say again what a ResourceManager has not answered that knows the application no more."""
+        """Send everything again that the restarted ResourceManager has not answered."""
         self._largest, self._counts_cores = registration.largest, registration.counts_cores
         self._asks.forget()
         self._releases = list(self._unheard)
@@ -436,7 +441,7 @@ class Allocation:
         self._take_kept(registration.kept)
 
     def on_allocated(self, result: AllocateResult, now_s: float) -> None:
-        """Take what a heartbeat brought."""
+        """Process YARN's answer to a heartbeat."""
         if self._kept:
             self._unread.append((result, now_s))
             return
@@ -455,21 +460,21 @@ class Allocation:
         for grant in result.granted:
             self._on_granted(grant, now_s)
         for completed in result.completed:
-            # Taken back before it was given.
+            # Granted and ended within one heartbeat.
             if completed.container in new:
                 self._on_completed(completed, now_s)
         if result.preemption is not None:
             self._on_preemption(result.preemption, now_s)
-        self.look_at_deadlines(now_s)
+        self.check_deadlines(now_s)
         self._ask_what_fits(now_s)
 
     def on_refused(self, asks: Sequence[Ask], reason: str) -> None:
-        """End the requests behind asks that YARN does not take; of several numbers, find it by saying one at a time."""
+        """End the requests of refused asks; if they have several numbers, first find the refused one."""
         for container_id in self._asks.on_refused(asks):
             self._end(self._records[container_id], None, f"was refused by YARN: {reason}")
 
-    def look_at_deadlines(self, now_s: float, silent_s: float = 0.0) -> None:
-        """End what has been waited for long enough; ``silent_s`` is for how long YARN has not answered."""
+    def check_deadlines(self, now_s: float, silent_s: float = 0.0) -> None:
+        """End the requests that have timed out; ``silent_s`` is how long the ResourceManager has not answered."""
         for record in list(self._records.values()):
             if record.grant is not None and record.lost_s is not None and now_s >= record.lost_s:
                 self._give_back(record.grant.container)
@@ -483,12 +488,12 @@ class Allocation:
         self._events += self._killed.take_ended(now_s)
 
     def on_stopping(self, order: StopContainer, now_s: float) -> bool:
-        """Note that a node is about to be asked to stop; return False where it needs not be."""
-        return self._killed.on_telling(order.container, now_s)
+        """Note that a stop order is about to be sent; return False if it is not needed any more."""
+        return self._killed.on_stopping(order.container, now_s)
 
     def on_stopped(self, order: StopContainer, *, reached: bool) -> None:
-        """Note what came of an order to stop: whether the node could be ``reached``, whatever it answered."""
-        self._killed.on_told(order.node, reached=reached)
+        """Note whether the node of a stop order could be ``reached``, with any answer."""
+        self._killed.on_stopped(order.node, reached=reached)
         self._events += self._killed.take_ended()
 
     def on_started(self, container_id: str) -> None:
@@ -500,7 +505,7 @@ class Allocation:
             self._events.append(Running(container_id, record.grant.pid, record.grant.host))
 
     def on_start_failed(self, container_id: str, reason: str, *, unreachable: bool = False) -> None:
-        """Note that a node could not start a container, or is ``unreachable``."""
+        """Note that a node refused to start a container, or is ``unreachable``."""
         record = self._records.get(container_id)
         if record is None or record.phase is not _Phase.STARTING or record.grant is None:
             return
@@ -509,32 +514,32 @@ class Allocation:
         self._end(record, None, f"could not be started on {host}: {reason}", taken=unreachable)
         self._avoided.on_failed(host)
 
-    # ---- what comes out
+    # ---- output
 
     def is_starting(self, container_id: str) -> bool:
-        """Whether a container is still to be started: it may have been given back since the order."""
+        """Return whether a container is still to be started; it may have been released since the order."""
         record = self._records.get(container_id)
         return record is not None and record.phase is _Phase.STARTING
 
     @property
     def has_containers(self) -> bool:
-        """Whether a container is there whose end is not heard of."""
+        """Whether a granted container has not ended."""
         return any(r.grant is not None for r in self._records.values())
 
     def granted(self) -> dict[str, str]:
-        """Return what YARN calls each container that is there, by our id."""
+        """Return container id -> YARN's name, for each granted container that has not ended."""
         return {name: record.grant.container for name, record in self._records.items() if record.grant is not None}
 
     def waiting(self, silent_s: float = 0.0) -> dict[str, str]:
-        """Return what is known of why each request that was asked has not been granted, by our id."""
+        """Return container id -> why its request has not been granted yet, as far as is known."""
         asked = {name: record.ask for name, record in self._records.items() if record.ask is not None}
         return {name: why_not_granted(ask, self._last, silent_s) for name, ask in asked.items()}
 
     def room(self, now_s: float) -> dict[str, int]:
-        """Return how many containers of each role fit into room that nobody else seems to want.
+        """Return how many containers of each role fit into idle capacity.
 
-        What YARN tells counts nothing beyond the queue's own share, nor what is on nodes with a label: where it tells
-        of no room, one container is tried after a longer while.
+        YARN's headroom leaves out capacity beyond the queue's own share, and on nodes with a label.  So if it shows
+        none, the result is one container after a longer quiet period.
         """
         sizes = {role: None if placement.label else placement.size for role, placement in self._placements.items()}
         found = {role: self._headroom.fits(size, self._counts_cores, now_s) for role, size in sizes.items()}
@@ -542,26 +547,26 @@ class Allocation:
 
     @property
     def has_turn(self) -> bool:
-        """Whether the next heartbeat has something to say."""
+        """Whether the next heartbeat has changes to send."""
         return bool(self._asks or self._releases or self._avoided)
 
     def take_turn(self) -> Turn:
-        """Return what the next heartbeat says, once."""
+        """Return, once, the content of the next heartbeat."""
         turn = Turn(*self._asks.take_turn(), tuple(self._releases), *self._avoided.take_turn())
         self._releases.clear()
         return turn
 
     def take_orders(self) -> list[Order]:
-        """Return what NodeManagers are to be told, in order, once."""
+        """Return, once, the new orders to NodeManagers, in order."""
         orders, self._orders = self._orders, []
         return orders
 
     def take_events(self) -> list[ContainerEvent]:
-        """Return what the job master is to hear, in order, once."""
+        """Return, once, the new events for the job master, in order."""
         events, self._events = self._events, []
         return events
 
-    # ---- one thing each
+    # ---- steps
 
     def _ask_what_fits(self, now_s: float) -> None:
         taken = sum(r.phase is not _Phase.HELD for r in self._records.values())
@@ -578,7 +583,7 @@ class Allocation:
             record.ask = self._asks.add(request.container_id, ask)
 
     def _leave(self, container_id: str, purpose: str) -> bool:
-        """Give a container back; return False where it does not begin to leave now."""
+        """Release a container; return False if it was released before, or is not granted."""
         record = self._records.get(container_id)
         if record is None or record.grant is None or record.phase not in (_Phase.STARTING, _Phase.RUNNING):
             return False
@@ -615,7 +620,7 @@ class Allocation:
             return
         oldest = self._asks.take_oldest(grant.number)
         if oldest is None:
-            # Of a request that was withdrawn meanwhile, or more than was asked for.
+            # Its request was withdrawn meanwhile, or YARN granted more than requested.
             self._give_back(grant.container)
             return
         record = self._records[oldest]
@@ -633,7 +638,7 @@ class Allocation:
             return
         is_released = completed.exit_status == ABORTED and not is_lost(completed)
         if is_released and self._killed.on_released(completed.container, now_s):
-            # It takes nobody's room any more; how it ended is said when its node has spoken.
+            # It holds no capacity any more; its end is reported once its node has answered.
             self._forget(record)
             self._events += self._killed.take_ended(now_s)
         else:
@@ -641,7 +646,7 @@ class Allocation:
             self._end(record, *exit_of(completed, record.grant, record.purpose), taken)
 
     def _take_kept(self, kept: Sequence[Grant]) -> None:
-        """Give back what nobody counts on: of containers found late, the job master was told that they had ended."""
+        """Release containers that the job does not count on: it was told that those found late had ended."""
         if self._kept:
             there = {grant.container for grant in self._kept}
             self._kept += tuple(grant for grant in kept if grant.container not in there)
@@ -683,7 +688,7 @@ class Allocation:
 
     def _warn_of_node(self, record: _Record, node: str, now_s: float) -> None:
         doomed_s = self._doomed_nodes[node]
-        # Where its members went, a full cluster would have no room for the master that is to find them again.
+        # If the members took all free capacity, a full cluster would have none for the master's next attempt.
         record.for_others |= self._home is not None and self._home.node == node
         left_s = max(0, round(doomed_s - now_s))
         self._warn(record, doomed_s, now_s, f"is on node {host_of(node)}, which is decommissioned within {left_s} s")

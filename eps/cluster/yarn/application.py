@@ -1,4 +1,4 @@
-"""A job's application on YARN, as its directory on the client's machine knows it."""
+"""A job's application on YARN: its note in the job's directory here, its folder on the cluster, its master's orders."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
 from eps.spec.job_spec import JobSpec
 from eps.storage.api import Storage
-from eps.storage.claims import open_kept
+from eps.storage.claims import open_cluster_folder
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.storage.record import Phase
 
-#: What the shared folder of a job holds, beside its checkpoints.
+#: Names in a job's shared folder, beside its checkpoints.
 JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
-#: Of what EPS has on a cluster, and of what a sweep has: a folder for each job with its checkpoints.
+#: Folder with a folder for each job's checkpoints; in EPS's folder on a cluster, and in that of a sweep.
 CHECKPOINTS = "checkpoints"
-#: Of the results: what the job master leaves when it ends, after all others.
+#: Result file with the job's outcome, which the master writes after all others.
 ENDED_FILE = "ended.json"
-#: Of the results: what tells people how the job went.
+#: Result file with the job's page.
 PAGE_FILE = "page.html"
-#: Of a file that is brought or fetched, so much is in memory at a time.
+#: Uploads and downloads copy in parts of this size.
 COPY_BYTES = 1 << 20
-#: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
+#: Environment variable with an application master's :class:`MasterOrders`, as text.
 ORDERS = "EPS_YARN"
 
 
 @dataclass(frozen=True)
 class Application:
-    """Where a job runs."""
+    """The application of a job on YARN, as noted in the job's record."""
 
     application_id: str
-    #: Folder in the cluster's file system that the job's processes share; empty once it is gone, with its secrets.
+    #: Folder on the cluster that the job's processes share; empty once it was removed, with its secrets.
     shared: str
     #: Folder of the cluster's configuration.
     conf_dir: str
 
     def storage(self) -> Storage:
-        """Return the store of that folder, which is waited for shortly only.
+        """Return the store of the shared folder, with a short retry deadline.
 
         Raises
         ------
         ConfigError
-            The configuration of its cluster cannot be read any more.
+            The cluster's configuration can no longer be read.
         """
-        return open_kept(self.shared, self.conf_dir)
+        return open_cluster_folder(self.shared, self.conf_dir)
 
     def remove(self) -> None:
-        """Remove that folder, of which nobody needs anything any more.  Harmless when repeated.
+        """Remove the shared folder.  Idempotent.
 
         Raises
         ------
         ConfigError
-            The configuration of its cluster cannot be read any more.
+            The cluster's configuration can no longer be read.
         StorageError
-            It cannot be removed.
+            The folder cannot be removed.
         """
         if self.shared:
             self.storage().remove("")
 
     def write(self, job: JobDir) -> None:
-        """Note it in the job's record, before YARN is asked to take it."""
+        """Note the application in the job's record; do so before submitting it."""
         job.note(phase=Phase.SUBMITTED, yarn={"application": asdict(self)})
 
     @classmethod
     def read(cls, job: JobDir) -> Application | None:
-        """Return what is noted of a job's application; None for a job that does not run on YARN.
+        """Return a job's application from its record; None for a job that does not run on YARN.
 
         Raises
         ------
@@ -88,10 +88,10 @@ class Application:
 
 @dataclass(frozen=True)
 class MasterOrders:
-    """What an application master is told: how to start the containers of its job."""
+    """Orders to an application master: how to start the containers of its job."""
 
     shared: str
-    #: What starts the interpreter in every container, for a shell.
+    #: Command that starts the interpreter in every container, for a shell.
     python: str
     #: Name in a container's folder -> file.
     files: Mapping[str, LocalFile]
@@ -99,7 +99,7 @@ class MasterOrders:
     env: Mapping[str, str]
 
     def to_text(self) -> str:
-        """Return what :meth:`from_text` takes: nothing in it means anything to the shell that sets it."""
+        """Return the orders as text for :meth:`from_text`, without characters that are special to a shell."""
         return base64.b64encode(json.dumps(asdict(self)).encode("utf-8")).decode("ascii")
 
     @classmethod
@@ -109,12 +109,12 @@ class MasterOrders:
         Raises
         ------
         ConfigError
-            It did not write this.
+            The text is no orders.
         """
         try:
             return cls._of(json.loads(base64.b64decode(text, validate=True)))
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{ORDERS} does not say what this application master is to do: {error!r}") from None
+            raise ConfigError(f"the variable {ORDERS} has no orders for an application master: {error!r}") from None
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> MasterOrders:
@@ -123,21 +123,21 @@ class MasterOrders:
 
 
 def remove_staged(job: JobDir) -> None:
-    """Remove what a job that has ended keeps on the cluster: its archive, with its secrets, its log, its results.
+    """Remove the shared folder of a job that has ended: its archive with its secrets, its log, its results.
 
-    Checkpoints stay (:func:`eps.storage.claims.remove_claimed`), and what jobs share.  Harmless when repeated.
+    Checkpoints stay (:func:`eps.storage.claims.remove_claimed` removes them), and files that jobs share.  Idempotent.
 
     Parameters
     ----------
     job : JobDir
-        Whose lock the caller holds.
+        The caller holds its lock.
 
     Raises
     ------
     ConfigError
-        The configuration of its cluster cannot be read any more.
+        The cluster's configuration can no longer be read.
     StorageError
-        It cannot be removed.
+        The folder cannot be removed.
     """
     application = Application.read(job)
     if application is None or not application.shared:
@@ -147,69 +147,69 @@ def remove_staged(job: JobDir) -> None:
 
 
 def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[str, str]) -> dict[str, RoleTemplate]:
-    """Return role -> how a job's containers of it are started; each runs the entry point of its role."""
+    """Return the template of each role's containers, which run the role's entry point."""
     return {
         role: RoleTemplate(
             command=f"{orders.python} -P -m eps.cluster.yarn.container --entry {role}={entry_points[role]}",
             env=orders.env,
             files=orders.files,
             placement=Placement(
-                label=spec.by_role("label", role),
-                execution=Execution(spec.by_role("execution", role) or Execution.GUARANTEED),
+                label=spec.yarn.label_of(role),
+                execution=Execution(spec.yarn.execution_of(role)),
                 size=resource_of(spec, role),
             ),
-            access=spec.access(),
+            access=spec.yarn.access(),
         )
         for role in ("worker", "server")
     }
 
 
 def resource_of(spec: JobSpec, role: str) -> Resource:
-    """Return what a container of a role is to have."""
-    memory_mb, vcores = (spec.number_by_role(name, role) for name in ("memory_mb", "vcores"))
-    return Resource(memory_mb, vcores, spec.resources_of(role))
+    """Return the size of a role's containers."""
+    memory_mb, vcores = spec.containers.memory_of(role), spec.containers.vcores_of(role)
+    return Resource(memory_mb, vcores, spec.yarn.resources_of(role))
 
 
 def tags_of(spec: JobSpec) -> tuple[str, ...]:
-    """Return the tags of a job's application: the user's, and what it will ask for, which schedulers may want to know.
+    """Return the tags of a job's application: the user's, and the job's size as a hint for schedulers.
 
     ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
     """
     sizes = {role: resource_of(spec, role) for role in ("worker", "server")}
     ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
     ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
-    return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
+    return (*(tag.strip() for tag in spec.yarn.tags.split(",") if tag.strip()), *ours)
 
 
-def papers_of(job: JobDir) -> tuple[Path, ...]:
-    """Return the files of a job that its master leaves in its results when it ends, beside the model."""
+def result_files(job: JobDir) -> tuple[Path, ...]:
+    """Return the files that a job's master uploads to the results at the end, beside the model."""
     return job.report, job.journal, job.status_json, job.log(MASTER)
 
 
 def staged_name(name: str, application_id: str) -> str:
-    """Return the name of the folder that the processes of a job share: by it the job is found on the cluster."""
+    """Return the name of a job's shared folder on the cluster."""
     return f"{name}-{application_id}"
 
 
 def staged_pattern(name: str) -> str:
-    """Return a pattern for a shell that finds all such folders of a job, and none of a job of another name."""
+    """Return a shell pattern that matches the shared folders of all jobs of this name only."""
     return f"{name}-application_*"
 
 
 def home_location(conf: HadoopConf, user: str, staging: str = "") -> RemotePath:
-    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share.
+    """Return EPS's folder on the cluster, which holds jobs and the files that they share.
 
     Parameters
     ----------
     conf : HadoopConf
     user : str
     staging : str
-        What the user says; empty: ``.eps`` in the user's home folder.
+        The setting ``staging``; empty: ``.eps`` in the user's home folder.
 
     Raises
     ------
     ConfigError
-        It is no location on HDFS.
+        ``staging`` is no location on HDFS.
     """
     try:
         return RemotePath.parse(staging.rstrip("/") or f"hdfs://{default_authority(conf)}/user/{user}/.eps")

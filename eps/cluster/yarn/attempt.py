@@ -1,4 +1,4 @@
-"""What every application master of EPS begins and ends with: one attempt of an application, as a process."""
+"""Start and end of an application master's process, which is one attempt of an application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eps.cluster.yarn.allocation import Limits
 from eps.cluster.yarn.application import ORDERS, MasterOrders, resource_of
 from eps.cluster.yarn.facade import AmClient, NmClient
 from eps.cluster.yarn.headroom import Home
-from eps.cluster.yarn.outcome import OUR_WORD
+from eps.cluster.yarn.outcome import REASON_PREFIX
 from eps.cluster.yarn.proxied import viewer_of
 from eps.errors import ConfigError, EpsError
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, read_configuration
@@ -28,46 +28,46 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Set by a NodeManager: what YARN calls it.
+#: Environment variables with the NodeManager's host and port.
 NODE_HOST, NODE_PORT = "NM_HOST", "NM_PORT"
-#: Set by the ResourceManager: when the application was submitted, in milliseconds of Unix time.
+#: Environment variable with the time of the application's submission, in milliseconds of Unix time.
 SUBMITTED_MS = "APP_SUBMIT_TIME_ENV"
-#: Setting of the ResourceManager: milliseconds from a preemption message to the end of the container.
+#: Setting of the ResourceManager: milliseconds from a preemption message to the kill.
 PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
-#: Exit code of an attempt that finds that a later one has taken over, or that YARN has ended it.
+#: Exit code of an attempt that a later one has replaced, or that YARN has ended.
 SUPERSEDED = 71
-#: Exit code of one that is not told what it must know.
+#: Exit code of an attempt that cannot start, for example without orders.
 CANNOT_START = 2
 
 
 @dataclass(frozen=True)
 class Yarn:
-    """YARN as an application master has it: both sides of the facade, and what the cluster says of itself."""
+    """An application master's clients of YARN, and the cluster's settings that it needs."""
 
-    #: Closed by whoever the master's resource manager is.
+    #: The master's resource manager closes both.
     am: AmClient
     nm: NmClient
     #: Tokens for the containers, in Hadoop's format; empty: none.
     credentials: bytes = dataclasses.field(default=b"", repr=False)
-    #: What the cluster says of :data:`PREEMPTION_WAIT`; empty: nothing.
+    #: The cluster's value of :data:`PREEMPTION_WAIT`; empty: it has none.
     preemption_wait_ms: str = ""
-    #: Who is shown the pages of the application, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
+    #: User who may view the application's pages; see :func:`eps.cluster.yarn.proxied.viewer_of`.
     viewer: str | None = None
-    #: Returns whether an access control list, the first, names a user, the second.
+    #: ``is_in_acl(acl, user)`` returns whether an access control list names a user.
     is_in_acl: Callable[[str, str], bool] = lambda acl, user: False
-    #: When the application was submitted, in seconds of Unix time; 0 where that is not known.
+    #: When the application was submitted, in seconds of Unix time; 0 if unknown.
     submitted_s: float = 0.0
 
     @classmethod
     def of_hadoop(cls, session: HadoopSession) -> Yarn:
-        """Return Hadoop's.
+        """Return the clients of Hadoop.
 
         Raises
         ------
         EpsError
-            It cannot be reached, or the configuration of this container cannot be read.
+            YARN cannot be reached, or the configuration of this container cannot be read.
         """
-        # Whoever only looks into this module needs no Java.
+        # Imported here, so that importing this module needs no Java.
         from eps.cluster.yarn.hadoop.master import open_master
         from eps.hadoop.tokens import tokens_for_containers
 
@@ -86,57 +86,56 @@ class Yarn:
         )
 
     def limits(self, spec: JobSpec) -> Limits:
-        """Return how long things may take for a job."""
-        # The ResourceManager does not tell what it leaves whom it preempts.
-        limits = Limits(grant_s=spec.container_timeout_s or None, quiet_s=spec.grow_back_s)
+        """Return the timeouts for a job's containers."""
+        # A preemption message does not say how long it leaves the container.
+        limits = Limits(grant_s=spec.containers.container_timeout_s or None, quiet_s=spec.yarn.grow_back_s)
         if self.preemption_wait_ms.isdecimal():
             limits = dataclasses.replace(limits, preemption_s=int(self.preemption_wait_ms) / 1000.0)
         return limits
 
     @staticmethod
     def home(spec: JobSpec) -> Home | None:
-        """Return where the master of a job has its container; None where no NodeManager started it."""
+        """Return node and size of the job master's container; None if no NodeManager started this process."""
         host, port = os.environ.get(NODE_HOST, ""), os.environ.get(NODE_PORT, "")
         return Home(f"{host}:{port}", resource_of(spec, "master")) if host and port else None
 
 
 def configuration(conf_dir: str) -> HadoopConf:
-    """Return the cluster's configuration as a ResourceManager reads it: with ``capacity-scheduler.xml``, the last.
+    """Return the cluster's configuration as a ResourceManager reads it, including ``capacity-scheduler.xml``.
 
     Parameters
     ----------
     conf_dir : str
-        The folder that the submitting host brought; it may lack that file.
+        Folder that the client uploaded; it may lack that file.
 
     Raises
     ------
     ConfigError
-        It cannot be read.
+        The configuration cannot be read.
     """
     return read_configuration(Path(conf_dir), files=(*FILES, SCHEDULER_FILE))
 
 
-def leave(reason: str) -> None:
-    """End this process at once: whatever it still did, the next attempt does already, or nobody wants any more."""
-    logger.critical("M %s: this one ends", reason)
-    _last_word(reason)
+def exit_superseded(reason: str) -> None:
+    """Exit at once: the next attempt is responsible for the job, or the application has ended."""
+    logger.critical("M %s: this attempt exits", reason)
+    _print_reason(reason)
     sys.stderr.flush()
     os._exit(SUPERSEDED)
 
 
-def _last_word(reason: object) -> None:
-    """Write what YARN shows the end of to whoever asks why the application failed."""
-    print(f"{OUR_WORD}{reason}", file=sys.stderr)
+def _print_reason(reason: object) -> None:
+    """Print why this attempt ends; YARN quotes the end of stderr in an application's diagnostics."""
+    print(f"{REASON_PREFIX}{reason}", file=sys.stderr)
 
 
-def begin(run: Callable[[MasterOrders, str], int]) -> int:
-    """Run the application master of the environment; return its exit code.
+def run_attempt(run: Callable[[MasterOrders, str], int]) -> int:
+    """Run an application master with the orders of the environment; return its exit code.
 
     Parameters
     ----------
     run : callable
-        Called with the orders and with the name of this host; returns the exit code, or raises an EpsError where it
-        cannot begin.
+        Called with the orders and this host's name.  Returns the exit code; raises an EpsError if it cannot start.
     """
     set_up_logging()
     tune_malloc()
@@ -145,17 +144,17 @@ def begin(run: Callable[[MasterOrders, str], int]) -> int:
         orders = MasterOrders.from_text(os.environ.get(ORDERS, ""))
         host = os.environ.get(NODE_HOST, "")
         if not host:
-            raise ConfigError(f"{NODE_HOST} is not set: this is no container of YARN")
+            raise ConfigError(f"the variable {NODE_HOST} is not set: this process is no YARN container")
         return run(orders, host)
     except EpsError as error:
-        logger.exception("M cannot begin")
-        _last_word(error)
+        logger.exception("M cannot start")
+        _print_reason(error)
         return CANNOT_START
 
 
-def end(code: int) -> NoReturn:
-    """End this process."""
+def exit_process(code: int) -> NoReturn:
+    """Exit this process, with its streams flushed."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not ``sys.exit``: a thread that Java holds must not hold this process.
+    # Not ``sys.exit``, which would wait for threads that are inside Java.
     os._exit(code)

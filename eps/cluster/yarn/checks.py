@@ -1,7 +1,7 @@
-"""What a cluster would refuse of a job, or never grant it, found before anything is prepared.
+"""Check, before a job is prepared, that the cluster will accept it and can grant its containers.
 
-A NameNode in safe mode, or one whose twin takes over, is waited for by whoever uses it.  An address that leads nowhere
-is none of these: who has mistyped it is to know within seconds, and which setting it was.
+EPS retries while a NameNode is in safe mode or fails over.  A wrong address is different: these checks report it, with
+its setting, within seconds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from functools import cached_property
 from urllib.parse import urlsplit
 
@@ -19,29 +18,30 @@ from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
 from eps.core.size import least_of
 from eps.errors import ConfigError, ResourceError, StorageAwayError
 from eps.hadoop.conf import HadoopConf
-from eps.spec.job_spec import EXECUTIONS, ROLES, JobSpec
+from eps.spec.job_spec import JobSpec
+from eps.spec.tables import EXECUTIONS, ROLES
 from eps.storage.locations import RemotePath, is_remote
 from eps.storage.webhdfs import SEE_IT_RUNS, web_addresses
 
 logger = logging.getLogger(__name__)
 
-#: YARN's limits.
+#: YARN's limits on tags: their number, and characters in each.
 MOST_TAGS, LONGEST_TAG = 10, 100
-#: A NameNode's host has this long to take a connection.
+#: Timeout for a connection to a NameNode.
 CONNECT_S = 5.0
 
 
 class Cluster:
-    """What a cluster tells of itself: everything is asked once, when it is first wanted.
+    """A cluster's answers, each asked for at its first use and then cached.
 
     Parameters
     ----------
     client : Client
-        Errors of its methods are those of this.
+        All methods here raise its errors.
     warns : bool
-        Whether :meth:`warn` says anything; False where the user is told elsewhere.
+        Whether :meth:`warn` logs; False if another check warns the user.
     memory : str
-        What the user sets how large containers are with.
+        Name of the setting for the memory of containers, for messages.
     """
 
     def __init__(self, client: Client, *, warns: bool = True, memory: str = "memory_mb") -> None:
@@ -53,64 +53,66 @@ class Cluster:
 
     @cached_property
     def nodes(self) -> list[ClusterNode]:
-        """The nodes that can be used."""
+        """The running nodes."""
         return self._client.nodes()
 
     def queue(self, name: str) -> QueueReport | None:
-        """Return a queue; None where there is none of that name."""
+        """Return YARN's report on a queue; None if no queue has that name."""
         if name not in self._queues:
             self._queues[name] = self._client.queue(name)
         return self._queues[name]
 
     @property
     def user(self) -> str:
-        """Who asks."""
+        """Name of the user for the cluster."""
         return self._client.user
 
     def warn(self, sentence: str) -> None:
-        """Tell the user something, once."""
+        """Log a warning, each one only once."""
         if self._warns and sentence not in self._told:
             self._told.add(sentence)
             logger.warning("%s", sentence)
 
 
 def check_job(cluster: Cluster, spec: JobSpec) -> None:
-    """Refuse what YARN would refuse or never grant, as far as it tells; warn of what there is no room for now.
+    """Refuse a job that YARN would refuse or never grant; warn if the queue has too little capacity for it now.
 
     Raises
     ------
     ConfigError
-        The queue is unknown, closed, not for this user, or has others below it; a label is not its own, or no node's; a
-        container is larger than any node, or than YARN grants; a tag is too long.
+        The queue is unknown, stopped, not open to this user, or has child queues; the queue may not use a label, or no
+        node has it; a container is larger than any node or than YARN grants; a tag is invalid.
     ResourceError
-        No node runs.
+        No node is running.
     RpcError
-        The cluster cannot be asked.
+        The cluster does not answer.
     """
     queue = _checked_queue(cluster, spec)
     if not cluster.nodes:
-        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+        raise ResourceError("the cluster has no running node: see yarn node -list -all")
     for role in reversed(ROLES):
         _check_container(cluster, queue, spec, role)
     tags = tags_of(spec)
     for tag in tags:
         if not tag.isascii():
             odd = next(character for character in tag if not character.isascii())
-            raise ConfigError(f"tags is {spec.tags!r}, but YARN takes ASCII characters only, which {odd!r} is not")
+            raise ConfigError(
+                f"tags is {spec.yarn.tags!r}, but YARN allows ASCII characters only, which {odd!r} is not"
+            )
     if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
         raise ConfigError(
-            f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
-            f"{LONGEST_TAG} characters"
+            f"tags is {spec.yarn.tags!r}, but YARN allows at most {MOST_TAGS} tags, of which EPS needs 4, of at most "
+            f"{LONGEST_TAG} characters each"
         )
-    _look_at_size(cluster, queue, spec)
+    _warn_of_size(cluster, queue, spec)
 
 
 def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
-    queue, told = cluster.queue(spec.queue), f"queue is {spec.queue!r}, but"
+    queue, told = cluster.queue(spec.yarn.queue), f"queue is {spec.yarn.queue!r}, but"
     if queue is None:
         raise ConfigError(f"{told} the cluster has no queue of that name: see yarn queue -list")
     if queue.children:
-        raise ConfigError(f"{told} it takes no applications itself: name one below it, as {', '.join(queue.children)}")
+        raise ConfigError(f"{told} it takes no applications itself: name a queue below it: {', '.join(queue.children)}")
     if queue.state != "RUNNING":
         raise ConfigError(f"{told} it is {queue.state}: ask its administrator, or choose another")
     if not queue.may_submit:
@@ -119,10 +121,10 @@ def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
 
 
 def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: str) -> None:
-    wanted, label = resource_of(spec, role), spec.by_role("label", role)
+    wanted, label = resource_of(spec, role), spec.yarn.label_of(role)
     if label and not {"*", label} & set(queue.labels):
         known = ", ".join(queue.labels) or "none"
-        raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+        raise ConfigError(f"label is {label!r}, but queue {spec.yarn.queue!r} allows only: {known}")
     has = dict(queue.largest.others) if queue.largest is not None else dict(wanted.others)
     for name, number in wanted.others:
         told = f"resource gives a {role} {number} {name}, but"
@@ -130,55 +132,56 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
             others = "".join(f", {other}" for other in sorted(has))
             raise ConfigError(f"{told} the cluster has no such resource: it has memory, vcores{others}")
         if number > has[name]:
-            raise ConfigError(f"{told} YARN grants one container no more than {has[name]}")
+            raise ConfigError(f"{told} YARN grants at most {has[name]} to one container")
     there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
     if not there:
-        raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")
+        raise ConfigError(f"label is {label!r}, but no running node has it: see yarn node -list -showDetails")
     labelled = f" with label {label!r}" if label else ""
     for name in ("memory_mb", "vcores"):
-        # Cores that do not count it takes wherever it runs, but grants nobody more of them than some node has.
+        # If YARN does not account for cores, it starts a container anywhere, but still grants no more than the largest
+        # node has.
         decides = name == "memory_mb" or queue.counts_cores
         able = there if decides else [node.capacity for node in cluster.nodes]
         asked, most = getattr(wanted, name), max(getattr(node, name) for node in able)
         rule = f"no node{labelled if decides else ''} has more"
         if queue.largest is not None and getattr(queue.largest, name) <= most:
-            most, rule = getattr(queue.largest, name), f"YARN grants one container no more than {queue.largest}"
+            most, rule = getattr(queue.largest, name), f"YARN grants at most {queue.largest} to one container"
         if asked > most:
-            told = f"{name} is {getattr(spec, name)!r}, which gives a {role} {asked}"
+            told = f"{name} is {getattr(spec.containers, name)!r}, which gives a {role} {asked}"
             raise ConfigError(f"{told}, but must give it at most {most}: {rule}")
     if queue.counts_cores and not any(wanted.fits_in(node) for node in there):
+        size = spec.containers
         raise ConfigError(
-            f"memory_mb is {spec.memory_mb!r} and vcores is {spec.vcores!r}, which gives a {role} {wanted}, but no "
+            f"memory_mb is {size.memory_mb!r} and vcores is {size.vcores!r}, which gives a {role} {wanted}, but no "
             f"node{labelled} has both: lower one of them"
         )
 
 
-def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
-    """Warn of a first size for which the queue has no room now, even where nobody else uses it.
+def _warn_of_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
+    """Warn if even the empty queue has too little capacity for a job's first containers.
 
-    That is no reason to refuse it: what a queue may have is counted by the nodes of the moment, of which there may be
-    more in a minute, where they come as they are needed or one is started again.  Nodes with a label may be lent to who
-    asks for none, beyond what a queue may have of the others.
+    The job is not refused: YARN computes the queue's capacity from the nodes that run now, and an autoscaling cluster
+    may have more in a minute.  Nodes with a label may also serve requests without one.
     """
     for label, need, most in _lacking(cluster, queue, spec):
         where = f" of the nodes with label {label}" if label else ""
         what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
         cluster.warn(
-            f"{_size_text(spec)} and a master take {what}{where}, but queue {spec.queue!r} has no more than {at_most} "
-            f"with the nodes that run now: {_what_comes(cluster, queue, spec)}; with fewer or smaller containers "
-            f"({cluster.memory}), or in another queue, it need not wait"
+            f"{_size_text(spec)} and a master need {what}{where}, but with the nodes that run now queue "
+            f"{spec.yarn.queue!r} has at most {at_most}: {_what_job_does(cluster, queue, spec)}; to avoid the wait, "
+            f"use fewer or smaller containers ({cluster.memory}), or another queue"
         )
 
 
 def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tuple[str, Resource, Resource]]:
-    """Yield label, what a job's first containers take, and what the queue has, where that is less."""
+    """Yield (label, size of a job's first containers, capacity of the queue), for labels with too little capacity."""
     needs = _needs(spec)
     for label in sorted(needs):
         need, most = needs[label], queue.most.get(label)
         if most is None:
             continue
         if not label:
-            # What has a label may be given to both, those who ask for it and those who ask for none.
+            # Nodes with a label may serve requests for it and requests without a label.
             need = _sum(*needs.values())
             most = _sum(most, *(node.capacity for node in cluster.nodes if node.labels))
         counted = Resource(need.memory_mb, need.vcores if queue.counts_cores else 0)
@@ -186,16 +189,15 @@ def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tu
             yield label, need, most
 
 
-def _what_comes(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
-    """Return what a job does whose first size there is no room for."""
-    least = replace(
-        spec, workers=least_of(spec.workers, spec.start_with), servers=least_of(spec.servers, spec.start_with)
-    )
+def _what_job_does(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
+    """Return a clause on what a job does if the queue has too little capacity for its first containers."""
+    part = spec.containers.start_with
+    least = spec.with_settings(workers=least_of(spec.workers, part), servers=least_of(spec.servers, part))
     if any(_lacking(cluster, queue, least)):
-        return "the job waits until there are more"
+        return "the job waits for more nodes"
     return (
-        f"the job waits for a while, begins with what it was granted, from {_size_text(least)} on (start_with), and "
-        "asks for the rest when there are more"
+        f"the job waits for a while, starts with at least {_size_text(least)} (start_with), and requests the rest "
+        "when there are more nodes"
     )
 
 
@@ -204,11 +206,11 @@ def _size_text(spec: JobSpec) -> str:
 
 
 def _needs(spec: JobSpec) -> dict[str, Resource]:
-    """Return label -> what a job's first containers take of a queue; opportunistic ones take nothing of it."""
+    """Return label -> size of a job's first containers; opportunistic ones do not count for a queue."""
     found: dict[str, Resource] = {}
     for role, number in (("master", 1), ("worker", spec.workers), ("server", spec.servers)):
-        if spec.by_role("execution", role) in ("", EXECUTIONS[0]):
-            size, label = resource_of(spec, role), spec.by_role("label", role)
+        if spec.yarn.execution_of(role) == EXECUTIONS[0]:
+            size, label = resource_of(spec, role), spec.yarn.label_of(role)
             found[label] = _sum(found.get(label, Resource(0, 0)), *[size] * number)
     return found
 
@@ -222,49 +224,55 @@ def _sum(*sizes: Resource) -> Resource:
 
 
 def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
-    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share.
-
-    Raises as :func:`~eps.cluster.yarn.application.home_location`.
-    """
-    return home_location(conf, client.user, spec.staging)
+    """Return EPS's folder on the cluster for a job; see :func:`~eps.cluster.yarn.application.home_location`."""
+    return home_location(conf, client.user, spec.yarn.staging)
 
 
 def file_systems_of(home: RemotePath, spec: JobSpec, results: Collection[str] = ()) -> list[str]:
-    """Return the file systems of the cluster that a job's containers use, for which they need tokens.
+    """Return the file systems of the cluster for which a job's containers need tokens.
 
     Parameters
     ----------
     home : RemotePath
     spec : JobSpec
     results : collection of str
-        Where its processes bring its report and model.
+        Locations to which its processes upload its report and model.
     """
-    places = [home, *(RemotePath.parse(text) for text in (spec.checkpoint_dir, *results) if is_remote(text))]
-    # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
+    places = [
+        home,
+        *(RemotePath.parse(text) for text in (spec.checkpoints.checkpoint_dir, *results) if is_remote(text)),
+    ]
+    # A webhdfs:// location names its address itself, and belongs to no configured file system.
     return sorted({f"hdfs://{place.authority}" for place in places if place.scheme == "hdfs"})
 
 
 def check_file_systems(conf: HadoopConf, spec: JobSpec, client: Client) -> None:
-    """Refuse, before anything is prepared, folders of a job on a file system that cannot be reached.
+    """Refuse a job whose folders are on a file system that cannot be reached.
 
     Raises
     ------
     ConfigError
         A folder is no location on HDFS.
     StorageAwayError
-        Nobody listens there, or the host is not known; of several NameNodes one may be away.
+        The only NameNode of a file system cannot be reached.
     """
     home = home_of(conf, spec, client)
-    option = f"staging is {spec.staging}" if spec.staging else f"fs.defaultFS of {conf.source} leads to {home}"
+    option = (
+        f"staging is {spec.yarn.staging}" if spec.yarn.staging else f"fs.defaultFS of {conf.source} leads to {home}"
+    )
     _check_place(conf, home, option)
-    if is_remote(spec.checkpoint_dir):
-        _check_place(conf, RemotePath.parse(spec.checkpoint_dir), f"checkpoint_dir is {spec.checkpoint_dir}")
+    if is_remote(spec.checkpoints.checkpoint_dir):
+        _check_place(
+            conf,
+            RemotePath.parse(spec.checkpoints.checkpoint_dir),
+            f"checkpoint_dir is {spec.checkpoints.checkpoint_dir}",
+        )
 
 
 def _check_place(conf: HadoopConf, place: RemotePath, option: str) -> None:
     urls = web_addresses(place.scheme, place.authority, conf)
     if len(urls) > 1:
-        # Those of a name service follow each other, and that takes its time.
+        # A name service with several NameNodes may be failing over.
         return
     reason = _unreachable(urls[0])
     if reason:
@@ -272,7 +280,7 @@ def _check_place(conf: HadoopConf, place: RemotePath, option: str) -> None:
 
 
 def _unreachable(url: str) -> str:
-    """Return why nobody can be reached at an address; empty where somebody can."""
+    """Return why a URL's host does not accept connections; empty if it does."""
     parts = urlsplit(url)
     try:
         with socket.create_connection((parts.hostname, parts.port or 80), CONNECT_S):

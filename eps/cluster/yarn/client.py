@@ -1,9 +1,9 @@
-"""YARN for whoever is outside of an application: submit one, ask after it, end it.
+"""Submit, query and kill applications from outside of YARN.
 
-Two things ask the ResourceManager, each for its own.  Its web interface is asked for what there is: it answers at once,
-and needs no Java.  Hadoop's own client submits, since tokens, Kerberos and failover are its trade; it is a process of
-its own (:mod:`eps.cluster.yarn.hadoop.process`), begun with the first submission and ended with the client: a Java
-virtual machine must not live in a process that forks, as a user's may.
+Queries go to the ResourceManager's web interface, which answers at once and needs no Java.  Hadoop's own client
+submits, because it handles tokens, Kerberos and failover.  It runs in a child process
+(:mod:`eps.cluster.yarn.hadoop.process`) from the first submission until :meth:`YarnClient.close`: the user's process
+may fork, and a process with a Java virtual machine must not.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from eps.hadoop.process import HadoopProcess
 from eps.hadoop.token_file import CLIENT_TOKEN, parse_tokens
 
 MODULE = "eps.cluster.yarn.hadoop.process"
-#: Has a token that says who asks, where the cluster wants Kerberos.
+#: HTTP header for the delegation token that authenticates a request on a cluster with Kerberos.
 TOKEN_HEADER = "Hadoop-YARN-Auth-Delegation-Token"
-#: A token that nobody renews holds for a day, unless the cluster says otherwise.
+#: Age at which a token is replaced; by Hadoop's default it expires after a day without renewal.
 REFRESH_S = 6 * 3600.0
 
 
 class _TokenAuth:
-    """Says by a token who asks, for ``requests.Session.auth``."""
+    """Authenticates requests by a delegation token, for ``requests.Session.auth``."""
 
     def __init__(self, hadoop: HadoopProcess) -> None:
         self._hadoop = hadoop
@@ -46,7 +46,7 @@ class _TokenAuth:
         return request
 
     def cancel(self) -> None:
-        """Leave no token behind that would be worth something for a day."""
+        """Cancel the token, which would otherwise be valid for a day."""
         packed, self._packed, self._text = self._packed, "", ""
         if packed:
             with suppress(EpsError):
@@ -60,7 +60,7 @@ class YarnClient:
     ----------
     conf : HadoopConf
     timeout_s : float
-        Each ResourceManager has so long for an answer.
+        Timeout for the answer of each ResourceManager.
 
     Raises
     ------
@@ -76,62 +76,62 @@ class YarnClient:
 
     @property
     def user(self) -> str:
-        """Who the caller is to the cluster: the owner of what it submits."""
+        """Name of the user for the cluster."""
         if not self._user:
             self._user = self._web.user if self._auth is None else str(self._hadoop.call("user"))
         return self._user
 
     @property
     def address(self) -> str:
-        """Where the ResourceManagers are asked, for people."""
+        """Addresses of the ResourceManagers, for messages."""
         return self._web.address
 
-    # ---- what there is
+    # ---- queries
 
     def report(self, application_id: str) -> ApplicationReport:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         return self._web.report(application_id)
 
     def applications(
         self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
     ) -> list[ApplicationReport]:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         return self._web.applications(application_type, states, tags)
 
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         return self._web.nodes(states)
 
     def queue(self, name: str) -> QueueReport | None:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         return self._web.queue(name, lambda: self.user)
 
     def kill(self, application_id: str, diagnostics: str = "") -> None:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         self._web.kill(application_id, diagnostics)
 
-    # ---- what is submitted
+    # ---- submissions
 
     def prepare(self) -> None:
-        """Begin Hadoop's client, while other things are done before a submission; raises as :meth:`submit`."""
+        """Start Hadoop's client early, in parallel with other preparations; raises the errors of :meth:`submit`."""
         self._hadoop.begin()
 
     def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         if self._auth is None:
             return b""
         return base64.b64decode(self._hadoop.call("obtain_tokens", file_systems=list(file_systems)))
 
     def new_application(self) -> str:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         return str(self._hadoop.call("new_application"))
 
     def submit(self, application_id: str, submission: Submission) -> None:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         self._hadoop.call("submit", application_id=application_id, submission=submission_values(submission))
 
     def close(self) -> None:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         if self._auth is not None:
             self._auth.cancel()
         self._web.close()

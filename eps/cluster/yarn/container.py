@@ -1,7 +1,7 @@
-"""``python -m eps.cluster.yarn.container``: a worker or a server of a job in a container of YARN.
+"""``python -m eps.cluster.yarn.container``: a worker or a server of a job in a YARN container.
 
-A NodeManager has unpacked the job's files where other containers of the job on that node see them too; a process
-gets a directory of its own that links to them, and goes on as :mod:`eps.cluster.container`.
+A NodeManager unpacks the job's files once for all containers of the job on its node.  Each process makes its own job
+directory with links to them, and then runs :mod:`eps.cluster.container`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from eps.errors import StorageError
 from eps.storage.jobdir import JobDir
 from eps.system.home import DIRECTORY_MODE
 
-#: Of a process, beside what YARN has put into the container's folder.
+#: Name of the process's own job directory in the container's folder.
 OWN_FOLDER = "job"
 
 
 def own_job_dir(folder: Path) -> JobDir:
-    """Return a directory of the job for the process in ``folder``, made with links to what was brought there.
+    """Make the process's own job directory in ``folder``, with links to the job's localized files.
 
     Raises
     ------
     StorageError
-        It cannot be made.
+        The directory cannot be created.
     """
     job = JobDir(folder.absolute() / OWN_FOLDER)
     try:
@@ -37,12 +37,12 @@ def own_job_dir(folder: Path) -> JobDir:
             if not link.is_symlink():
                 link.symlink_to(brought.absolute())
     except OSError as error:
-        raise StorageError(f"{error.filename}: the job's directory cannot be made: {error.strerror}") from error
+        raise StorageError(f"{error.filename}: cannot create the job's directory: {error.strerror}") from error
     return job
 
 
 def main() -> int:
-    """Run the container's process; return only where it cannot be started."""
+    """Run the container's process; return an exit code if it cannot start."""
     from eps.cluster.container import CANNOT_START
     from eps.cluster.container import main as run_container
 

@@ -42,21 +42,21 @@ ENDED_ON_PURPOSE = frozenset({ABORTED, KILLED_BY_MASTER, 128 + signals.SIGKILL, 
 #: A node's words for its own signal, and for one from another process (``ContainerImpl``).
 ON_REQUEST, OTHERS = "killed on request", "killed by external signal"
 #: Longest part of the process's last line in a sentence, in characters.
-MOST_LAST_WORDS = 300
+MAX_LAST_LINE = 300
 
 _SENTENCES = {
     DISKS_FAILED: "was ended because too many disks of its node {host} failed",
-    PREEMPTED: "was preempted: YARN gave its room on {host} to another queue or application",
+    PREEMPTED: "was preempted on {host}: another queue or application needed its capacity",
     OUT_OF_VIRTUAL_MEMORY: (
-        "was ended because it took more virtual memory than its {memory_mb} MB allow on {host}: give it more memory, "
-        "or have yarn.nodemanager.vmem-check-enabled set to false"
+        "was killed on {host} because it exceeded the virtual memory that its {memory_mb} MB allow: give it more "
+        "memory, or set yarn.nodemanager.vmem-check-enabled to false"
     ),
-    OUT_OF_MEMORY: "was ended because it took more than its {memory_mb} MB of memory on {host}: give it more",
+    OUT_OF_MEMORY: "was killed on {host} because it exceeded its {memory_mb} MB of memory: give it more",
     KILLED_BY_MASTER: "was stopped by the job master",
     KILLED_BY_RESOURCE_MANAGER: "was ended by the ResourceManager",
     KILLED_WITH_APPLICATION: "was ended with its application",
     MADE_ROOM: "was ended to make room for a guaranteed container on {host}: it was opportunistic",
-    TOO_MUCH_LOG: "was ended because it wrote more log than a node allows",
+    TOO_MUCH_LOG: "was killed because it wrote more log than its node allows",
     NEVER_STARTED: "could not be started on {host}",
     LOST_BY_NODE: "was lost when the NodeManager of {host} restarted",
 }
@@ -86,13 +86,13 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
         return None, _aborted(completed, grant)
     if status in _SENTENCES:
         sentence = _SENTENCES[status].format(host=grant.host, memory_mb=grant.resource.memory_mb)
-        words = first_line(last_words(completed.diagnostics)) if status in _EXPLAINED_BY_YARN else ""
+        words = first_line(last_line(completed.diagnostics)) if status in _EXPLAINED_BY_YARN else ""
         return None, _with(sentence, words)
     if status < 0:
-        return None, _with(f"was ended by YARN with status {status}", last_words(completed.diagnostics))
+        return None, _with(f"was ended by YARN with status {status}", last_line(completed.diagnostics))
     if signal := signalled(status, completed.diagnostics, grant.host):
         return None, signal
-    return status, _with(f"exited with code {status}", last_words(completed.diagnostics) if status else "")
+    return status, _with(f"exited with code {status}", last_line(completed.diagnostics) if status else "")
 
 
 def is_taken(completed: Completed, purpose: str = "") -> bool:
@@ -102,7 +102,7 @@ def is_taken(completed: Completed, purpose: str = "") -> bool:
     ----------
     completed : Completed
     purpose : str
-        As of :func:`exit_of`.
+        See :func:`exit_of`.
     """
     status, said = completed.exit_status, completed.diagnostics.lower()
     if is_lost(completed):
@@ -126,14 +126,14 @@ def lost_with(host: str) -> str:
 
 
 def signalled(status: int, diagnostics: str, host: str = "") -> str:
-    """Return who ended a process by which signal, as far as its node says, as words after its name; empty: none did.
+    """Return which signal ended a process and, if known, who sent it, as words after its name; empty if none did.
 
     Parameters
     ----------
     status : int
         Exit status of its container.
     diagnostics : str
-        What the node says of it.
+        The node's explanation.
     host : str, optional
     """
     try:
@@ -149,11 +149,11 @@ def signalled(status: int, diagnostics: str, host: str = "") -> str:
 
 def _aborted(completed: Completed, grant: Grant) -> str:
     if "expired" in completed.diagnostics.lower():
-        return f"was taken back: it was not started on {grant.host} in time"
-    return _with("was taken back by YARN", last_words(completed.diagnostics))
+        return f"was released by YARN: it was not started on {grant.host} in time"
+    return _with("was released by YARN", last_line(completed.diagnostics))
 
 
-def last_words(diagnostics: str) -> str:
+def last_line(diagnostics: str) -> str:
     """Return the last informative line of YARN's diagnostics; empty if there is none.
 
     Of a process that failed, they end with what it wrote last to stderr.
@@ -161,10 +161,10 @@ def last_words(diagnostics: str) -> str:
     lines = [line.strip() for line in diagnostics.splitlines()]
     for line in reversed(lines):
         if line and not line.startswith(_SAME):
-            return line[:MOST_LAST_WORDS]
+            return line[:MAX_LAST_LINE]
     # What it wrote may be nothing but those, each with its time before it.
     said = [line.partition("]")[2].strip() for line in lines if line.startswith("[20")]
-    return next((line[:MOST_LAST_WORDS] for line in reversed(said) if line), "")
+    return next((line[:MAX_LAST_LINE] for line in reversed(said) if line), "")
 
 
 def _with(sentence: str, words: str) -> str:

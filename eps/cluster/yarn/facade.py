@@ -1,9 +1,9 @@
-"""What EPS asks of YARN: interfaces over plain values.  Pure.
+"""Interfaces to YARN over plain values.  Pure.
 
-``eps.cluster.yarn.hadoop`` implements those of an application master with Hadoop's own clients,
-:mod:`eps.cluster.yarn.client` that of whoever is outside, who must have no Java, and ``tests/fakes/yarn.py`` a master's
-without a cluster.  Calls block until they are answered; every failure is an :class:`~eps.errors.EpsError` whose message
-says what to do.
+``eps.cluster.yarn.hadoop`` implements an application master's interfaces with Hadoop's own clients.
+:mod:`eps.cluster.yarn.client` implements :class:`Client` for processes outside of YARN, which run no Java.
+``tests/fakes/yarn.py`` implements a master's without a cluster.  Calls block until they are answered; every failure is
+an :class:`~eps.errors.EpsError` whose message says what to do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AmClient(Protocol):
     """An application master's side of the ResourceManager.  For one thread at a time."""
 
     def register(self, host: str, port: int, tracking_url: str = "") -> Registration:
-        """Say that the application master is there, and where; to be repeated after :class:`NotRegisteredError`."""
+        """Register the application master and its address; repeat it after :class:`NotRegisteredError`."""
 
     def allocate(
         self,
@@ -40,22 +40,22 @@ class AmClient(Protocol):
         unblacklist: Sequence[str] = (),
         progress: float = 0.0,
     ) -> AllocateResult:
-        """Beat, and exchange what is new since the last beat.
+        """Send a heartbeat with the changes since the last one, and return YARN's answer.
 
-        What is given is kept where the call fails, and sent by the next: nothing has to be given twice.
+        If the call fails, the client keeps the changes and sends them with the next heartbeat: pass each only once.
 
         Parameters
         ----------
         asks : sequence of Ask
-            One for each container that is wanted from now on; equal ones have the same number.
+            One for each additional container; equal ones have the same number.
         withdrawn : sequence of int
-            The number of each ask that is wanted no more; a grant may be on its way.  Harmless where none is asked for.
+            Number of each withdrawn ask; its grant may be on its way.  Numbers without an open ask are ignored.
         releases : sequence of str
-            Containers to give back; each ends as :class:`~eps.cluster.yarn.types.Completed`.
+            Containers to release; YARN reports each as :class:`~eps.cluster.yarn.types.Completed`.
         blacklist : sequence of str
-            Hosts on which nothing is wanted from now on.
+            Hosts to avoid from now on.
         unblacklist : sequence of str
-            Hosts that were given as ``blacklist``, and are wanted again.
+            Hosts to avoid no longer.
         progress : float
             From 0 to 1.
 
@@ -63,14 +63,14 @@ class AmClient(Protocol):
         ------
         NotRegisteredError, AttemptEndedError, AskRefusedError
         RpcError
-            No answer this time.
+            The ResourceManager did not answer.
         """
 
     def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
-        """Say that the application has ended: YARN ends what is left of it, and starts no other attempt."""
+        """Report the end of the application: YARN kills its remaining containers and starts no further attempt."""
 
     def update_tracking_url(self, url: str) -> None:
-        """Let the next beat say where the application's page is now."""
+        """Report the new URL of the application's page with the next heartbeat."""
 
     def close(self) -> None:
         """Close the connection to the ResourceManager.  Idempotent."""
@@ -80,7 +80,7 @@ class NmClient(Protocol):
     """An application master's side of the NodeManagers, for containers that its ``AmClient`` knows.  Thread-safe."""
 
     def start(self, container: str, launch: Launch) -> None:
-        """Have a container's node start it; the node brings its files first, after this has returned.
+        """Start a container on its node; the node localizes its files after this has returned.
 
         Raises
         ------
@@ -89,18 +89,18 @@ class NmClient(Protocol):
         """
 
     def stop(self, container: str, node: str) -> None:
-        """Have a container's node end it at once, also one of which the ``AmClient`` has heard that it ended.
+        """Stop a container on its node at once, also if the ``AmClient`` has reported its end.
 
         Raises
         ------
         PeerUnavailableError, DeadlineError
             The node cannot be reached.
         EpsError
-            It does not know the container.
+            The node does not know the container.
         """
 
     def status(self, container: str) -> ContainerState:
-        """Return what its node says of a container.
+        """Return a container's state on its node.
 
         Raises
         ------
@@ -116,7 +116,13 @@ class NodesClient(Protocol):
     """Query the nodes of the cluster.  Thread-safe."""
 
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
-        """Return the nodes that can be used, by name; or those in other states of ``ALL_STATES``."""
+        """Return the nodes in some states, sorted by name.
+
+        Parameters
+        ----------
+        states : sequence of str
+            Of :data:`~eps.cluster.yarn.types.ALL_STATES`.
+        """
 
 
 class Client(NodesClient, Protocol):
@@ -124,7 +130,7 @@ class Client(NodesClient, Protocol):
 
     @property
     def user(self) -> str:
-        """Who the caller is to the cluster: the owner of what it submits.
+        """Name of the user for the cluster, who owns the applications that this client submits.
 
         Raises
         ------
@@ -133,14 +139,14 @@ class Client(NodesClient, Protocol):
         """
 
     def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
-        """Return what an application's containers prove with who they are, in Hadoop's format, for its ``Launch``.
+        """Return delegation tokens for an application's containers, in Hadoop's format, for its ``Launch``.
 
-        The ResourceManager renews it as long as the application runs, up to the longest life of each token.
+        The ResourceManager renews them while the application runs, up to each token's maximum lifetime.
 
         Parameters
         ----------
         file_systems : collection of str
-            Those that the application uses, as ``hdfs://lake``; default: the cluster's own.
+            File systems that the application uses, such as ``hdfs://lake``; empty: the cluster's default.
 
         Returns
         -------
@@ -156,7 +162,7 @@ class Client(NodesClient, Protocol):
         """
 
     def new_application(self) -> str:
-        """Return the id of an application to be submitted."""
+        """Return the id for a new application."""
 
     def submit(self, application_id: str, submission: Submission) -> None:
         """Submit an application, and wait until YARN has accepted it.
@@ -164,29 +170,36 @@ class Client(NodesClient, Protocol):
         Raises
         ------
         EpsError
-            The queue is unknown or refuses, the resources are more than a container may have, the ResourceManager
-            cannot be reached, the credentials are wrong: the message says which.
+            The queue is unknown or refuses, a container would be too large, the ResourceManager cannot be reached, or
+            the credentials are wrong; the message says which.
         """
 
     def report(self, application_id: str) -> ApplicationReport:
-        """Return what YARN says of an application.
+        """Return YARN's report on an application.
 
         Raises
         ------
         JobNotFoundError
-            It knows none of that id.
+            YARN does not know that id.
         """
 
     def applications(
         self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
     ) -> list[ApplicationReport]:
-        """Return the applications of a type, oldest first: in one of ``states``, with one of ``tags`` (none: any)."""
+        """Return the applications of a type, oldest first.
+
+        Parameters
+        ----------
+        application_type : str
+        states, tags : sequence of str
+            Only applications in one of these states, with one of these tags; empty: any.
+        """
 
     def kill(self, application_id: str, diagnostics: str = "") -> None:
-        """Have YARN end an application; harmless for one that has ended."""
+        """Kill an application; does nothing if it has ended."""
 
     def queue(self, name: str) -> QueueReport | None:
-        """Return what YARN says of a queue; None where there is none of that name."""
+        """Return YARN's report on a queue; None if no queue has that name."""
 
     def close(self) -> None:
         """Close the connection to the ResourceManager.  Idempotent."""

@@ -1,7 +1,7 @@
-"""Containers that were killed for their silence: did they hang, or was their machine lost?  Pure.
+"""Tell whether a container that was killed for its silence hung, or was lost with its node.  Pure.
 
-The ResourceManager does not tell: it says of both at once that they were released, and misses a machine only after
-minutes.  Their nodes tell: one that works answers when it is told to end a container, and one that is lost does not.
+The ResourceManager cannot tell: it reports both as released, and notices a lost node only after minutes.  The node
+can: a working one answers an order to stop the container, a lost one does not.
 """
 
 from __future__ import annotations
@@ -20,73 +20,73 @@ KILLED = "was killed by the job master"
 class _Killed:
     container_id: str
     grant: Grant
-    #: Its node is lost, as far as is known.
+    #: Whether its node is lost; None while unknown.
     is_lost: bool | None
-    #: When YARN said that it has released it, and when its node was told to end it.
+    #: When YARN reported its release, and when the stop order went to its node.
     released_s: float = math.inf
-    told_s: float = math.inf
+    stop_sent_s: float = math.inf
 
 
 class KilledContainers:
-    """What was killed, until YARN has released it and its node has spoken.
+    """Killed containers, until YARN has released them and their nodes have answered.
 
     Parameters
     ----------
     answer_s : float, seconds
-        A node that has not answered so long after it was told to end what YARN has released counts as lost.
+        A node counts as lost if it has not answered a stop order for this long after YARN released the container.
     """
 
     def __init__(self, answer_s: float) -> None:
         self._answer_s = answer_s
         #: By YARN's name.
         self._killed: dict[str, _Killed] = {}
-        #: What nodes are still to be told to end -> its node: who tells them may be held up by others.
-        self._untold: dict[str, str] = {}
+        #: Container -> node of stop orders that were not sent yet: the threads that send them may be busy.
+        self._unsent: dict[str, str] = {}
 
     def add(self, container_id: str, grant: Grant, is_unusable: bool) -> None:
-        """A container is killed whose node YARN may have given up already; :meth:`order` follows."""
+        """Note that a container is killed; ``is_unusable``: YARN cannot use its node.  :meth:`order` must follow."""
         self._killed[grant.container] = _Killed(container_id, grant, is_unusable or None)
 
     def order(self, grant: Grant) -> None:
-        """The node of a container is to be told to end it."""
-        self._untold[grant.container] = grant.node
+        """Queue a stop order to the node of a container."""
+        self._unsent[grant.container] = grant.node
 
-    def on_telling(self, container: str, now_s: float) -> bool:
-        """A node is about to be told to end a container; return False where that is vain, or was done meanwhile."""
-        if self._untold.pop(container, None) is None:
+    def on_stopping(self, container: str, now_s: float) -> bool:
+        """Note that a stop order is about to be sent; return False if it is pointless, or was sent before."""
+        if self._unsent.pop(container, None) is None:
             return False
         if (killed := self._killed.get(container)) is not None:
-            killed.told_s = min(killed.told_s, now_s)
+            killed.stop_sent_s = min(killed.stop_sent_s, now_s)
         return True
 
     def drop(self, container: str) -> None:
-        """How a container ended is known otherwise; harmless for one that is not here."""
+        """Forget a container whose end is known otherwise; does nothing for an unknown one."""
         self._killed.pop(container, None)
 
     def on_node(self, node: str, *, is_lost: bool) -> None:
-        """A node has answered, or is lost; one that YARN has given up may answer all the same."""
+        """Note that a node has answered, or is lost; a node that YARN cannot use may still answer."""
         for killed in self._killed.values():
             if killed.grant.node == node:
                 killed.is_lost = is_lost or killed.is_lost is True
 
-    def on_told(self, node: str, *, reached: bool) -> None:
-        """A node that was told to end a container has answered, or not: then it is told nothing of what waits."""
+    def on_stopped(self, node: str, *, reached: bool) -> None:
+        """Note whether a node answered a stop order; if not, drop its other orders."""
         self.on_node(node, is_lost=not reached)
         if not reached:
-            self._untold = {container: there for container, there in self._untold.items() if there != node}
+            self._unsent = {container: there for container, there in self._unsent.items() if there != node}
 
     def on_released(self, container: str, now_s: float) -> bool:
-        """YARN says of a container no more than that it was released; return False where it was not killed."""
+        """Note that YARN reported a container as released; return False if it was not killed."""
         killed = self._killed.get(container)
         if killed is not None:
             killed.released_s = now_s
         return killed is not None
 
     def take_ended(self, now_s: float = -math.inf) -> list[Exited]:
-        """Return how those ended that were released, and of whose nodes the rest is known, once."""
+        """Return, once, the ends of the released containers whose nodes have answered or are lost."""
         for killed in self._killed.values():
-            if killed.is_lost is None and now_s >= max(killed.released_s, killed.told_s) + self._answer_s:
-                self.on_told(killed.grant.node, reached=False)
+            if killed.is_lost is None and now_s >= max(killed.released_s, killed.stop_sent_s) + self._answer_s:
+                self.on_stopped(killed.grant.node, reached=False)
         events = []
         for container, killed in list(self._killed.items()):
             if killed.released_s < math.inf and killed.is_lost is not None:

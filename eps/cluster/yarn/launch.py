@@ -1,4 +1,4 @@
-"""What runs in the containers of each role: the caller's templates, made into launches.  Pure."""
+"""Build the launches of containers from a template for each role.  Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from eps.cluster.api import ContainerRequest
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.types import Grant, Launch, LocalFile
 
-#: Where YARN keeps what a container writes; ``yarn logs`` shows these two.
+#: Redirect a container's output to the two files that ``yarn logs`` shows.
 LOG_STREAMS = "1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
 
 
 def escaped(text: str) -> str:
-    """Return a text that a shell sees as it is, which a NodeManager puts between double quotes unchanged."""
+    """Escape a text for a shell's double quotes, between which a NodeManager puts it."""
     return re.sub(r'([\\"$`])', r"\\\1", text)
 
 
@@ -23,18 +23,18 @@ def escaped(text: str) -> str:
 class RoleTemplate:
     """How a container of one role is started, and where."""
 
-    #: Run by a shell in the container's folder; replaced by the process with ``exec``, so that signals reach it.
+    #: For a shell in the container's folder, which runs it with ``exec`` so that signals reach the process.
     command: str
     env: Mapping[str, str] = field(default_factory=dict)
     #: Name in the container's folder -> file.
     files: Mapping[str, LocalFile] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
-    #: As of :class:`~eps.cluster.yarn.types.Launch`: a node asks its first container who may see an application.
+    #: See :class:`~eps.cluster.yarn.types.Launch`; a node takes an application's from its first container there.
     access: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Placements(Mapping[str, Placement]):
-    """Role -> where its containers go, as the roles are when it is asked."""
+    """Live view of the roles' placements."""
 
     def __init__(self, roles: Mapping[str, RoleTemplate]) -> None:
         self._roles = roles
@@ -51,7 +51,7 @@ class _Placements(Mapping[str, Placement]):
 
 @dataclass(frozen=True, slots=True)
 class LaunchTemplate:
-    """How the containers of a job are started, or those of several: roles may come and go meanwhile."""
+    """How the containers of one or several jobs are started; roles may be added and removed meanwhile."""
 
     roles: Mapping[str, RoleTemplate]
     #: Tokens for the containers, in Hadoop's format, without the application master's own; empty: none.
@@ -64,9 +64,9 @@ class LaunchTemplate:
 
 
 def build_launch(template: LaunchTemplate, request: ContainerRequest, grant: Grant) -> Launch:
-    """Return what a granted container is to run.
+    """Return the launch of a granted container.
 
-    The environment says role, container id and host; what the request sets goes before what the template does.
+    The environment names role, container id and host; the request's variables override the template's.
     """
     role = template.roles[request.role]
     env = {

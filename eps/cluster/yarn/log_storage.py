@@ -1,7 +1,7 @@
-"""The shared folder of a job as the store of its master's log: WebHDFS for whole files, Hadoop's client to append.
+"""Store the master's log in the job's shared folder: WebHDFS for whole files, Hadoop's client to append.
 
-A record must be on the DataNodes before the master acts upon it, a millisecond or two each (``hflush``); WebHDFS would
-take several connections for that.
+A record must be on the DataNodes before the master acts on it.  Hadoop's client needs a millisecond or two for each
+(``hflush``); WebHDFS would need several connections.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Appended:
             self._stream.sync()
 
     def is_fenced(self) -> bool:
-        """Return whether HDFS has closed the file for somebody else."""
+        """Return whether another process has had HDFS close the file."""
         with _as_storage_errors():
             return self._files.was_taken_over(self._stream.url)
 
@@ -62,7 +62,7 @@ class HadoopLogStorage:
     ----------
     files : HadoopFiles
     shared : Storage
-        The same folder, by WebHDFS.
+        The same folder, over WebHDFS.
     """
 
     def __init__(self, files: HadoopFiles, shared: Storage) -> None:
@@ -70,10 +70,10 @@ class HadoopLogStorage:
         self._shared = shared
 
     def append(self, path: str, head: bytes) -> _Appended:
-        """Make a file to append to; it gets its name when its head is on the DataNodes.
+        """Create a file to append to.  It gets its name once its head is on the DataNodes.
 
-        HDFS makes a file before any DataNode takes its content: one that none takes would stay, and stand in the way.
-        A file that is open can be renamed, for it is known by a number.
+        HDFS creates a file before a DataNode accepts its content.  If none does, an empty file would stay under that
+        name and block the next attempt.  HDFS can rename an open file, which it knows by a number.
         """
         folder, name = posixpath.split(path)
         temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
@@ -84,7 +84,7 @@ class HadoopLogStorage:
                 stream.flush()
                 self._shared.rename(temporary, path)
             except BaseException:
-                # Removed first: closing waits for content of which no DataNode knows.
+                # Remove it before closing: closing waits for content that no DataNode has.
                 with suppress(EpsError):
                     self._shared.remove(temporary)
                 with suppress(EpsError):
@@ -94,21 +94,21 @@ class HadoopLogStorage:
             return _Appended(self._files, stream)
 
     def mark(self, path: str) -> None:
-        """Make an empty file: the NameNode alone does that, no DataNode."""
+        """Create an empty file; that needs the NameNode only, no DataNode."""
         with _as_storage_errors():
             self._files.touch(self.describe(path))
 
     def fence(self, path: str) -> None:
-        """Have HDFS close a file for whoever wrote it (lease recovery)."""
+        """Have HDFS close a file in place of its writer (lease recovery)."""
         with _as_storage_errors():
             self._files.take_over(self.describe(path))
 
     def write(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """See :class:`~eps.storage.api.Storage`, as of all that follow."""
+        """See :class:`~eps.storage.api.Storage`."""
         return self._shared.write(path)
 
     def read(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """Give a file to read from its beginning."""
+        """Open a file for reading."""
         return self._shared.read(path)
 
     def names(self, folder: str) -> list[str]:
@@ -124,5 +124,5 @@ class HadoopLogStorage:
         self._shared.remove(path)
 
     def describe(self, path: str) -> str:
-        """Return its URL."""
+        """Return the URL of a path."""
         return self._shared.describe(path)

@@ -1,16 +1,16 @@
-"""Pages of application masters, which only YARN's proxy reads and shows as the application's tracking URL.
+"""Pages of application masters, served to YARN's proxy only, which shows them at the application's tracking URL.
 
-Two things admit a request:
+A request must meet two conditions:
 
 * **It comes through the proxy.**  The path begins with a secret of this attempt, which only the tracking URL has.  The
-  ResourceManager tells that URL to its proxy, and to users who may view the application; anybody else learns the
+  ResourceManager gives that URL to its proxy, and to users who may view the application; other users learn the
   proxy's address only.  Hadoop's own masters admit the proxy's network addresses instead (``AmIpFilter``).  On a
-  cluster of one machine these are the addresses of every local process, so that they would admit all of them; a secret
-  also needs no setting for a proxy of its own or for several ResourceManagers.
-* **It is for the owner, or for whom** ``--acl view=`` **names**, where the cluster knows who asks: with Kerberos, or
-  with ``yarn.acl.enable``.  The proxy passes the user that it has authenticated in the cookie ``proxy-user``, and no
-  cookie of the client's.  This must be checked here: the proxy only warns a user who opens the page of somebody else.
-  Elsewhere YARN asks nobody who they are, and shows the page to all.
+  cluster of one machine every local process has such an address.  A secret also needs no setting for a separate proxy
+  or for several ResourceManagers.
+* **It is from the owner, or from a user whom** ``--acl view=`` **names**, if the cluster authenticates users: with
+  Kerberos, or with ``yarn.acl.enable``.  The proxy passes the authenticated user in the cookie ``proxy-user``, and no
+  cookie of the client.  The master must check it: the proxy only warns a user who opens another user's page.
+  Other clusters do not authenticate users, and YARN shows the page to all.
 
 Source: Hadoop 3.3 to 3.5, ``WebAppProxyServlet`` (``buildTrackingUrl``, ``PASS_THROUGH_HEADERS``, ``warnUserPage``),
 ``AmIpFilter``, and ``RMAppImpl.createAndGetApplicationReport`` (``originalTrackingUrl`` is "N/A" without VIEW_APP).
@@ -27,18 +27,18 @@ from urllib.parse import unquote_plus
 from eps.hadoop.conf import HadoopConf
 from eps.system.text_server import Pages, TextServer
 
-#: Set by a NodeManager: who submitted the application.
+#: Environment variable in which a NodeManager names the application's owner.
 OWNER = "USER"
-#: In which YARN's proxy says who asks.
+#: Cookie in which YARN's proxy names the user.
 PROXY_USER = "proxy-user"
-#: What the proxy makes of a page that is not served over HTTPS.
+#: Setting: how the proxy treats a page that is not served over HTTPS.
 HTTPS_POLICY = "yarn.resourcemanager.application-https.policy"
 
 
 def viewer_of(conf: HadoopConf, environ: Mapping[str, str]) -> str | None:
-    """Return the owner, who is shown an application's pages; None: all whom the proxy lets through; empty: nobody."""
+    """Return the owner, who may view the application's pages; None: every user of the proxy may; empty: no user."""
     if conf.get(HTTPS_POLICY) == "STRICT":
-        # The proxy shows no page that is served over plain HTTP, but tells whoever asks its address, with the secret.
+        # The proxy refuses a page over plain HTTP, but its error shows the page's address with the secret.
         return ""
     if conf.wants_kerberos or conf.get_bool("yarn.acl.enable"):
         return environ.get(OWNER, "")
@@ -46,18 +46,18 @@ def viewer_of(conf: HadoopConf, environ: Mapping[str, str]) -> str | None:
 
 
 class ProxiedServer(TextServer):
-    """Serves pages to YARN's proxy, as this module says.
+    """Serve pages to YARN's proxy; see the module's docstring.
 
     Parameters
     ----------
     host : str
-        By which the proxy reaches it.
+        Name by which the proxy reaches this host.
     pages : mapping
-        They link to each other by relative addresses: a browser sees them where the proxy has them.
+        Their links must be relative: a browser sees them below the proxy's address.
     viewer : str, optional
-        As of :func:`viewer_of`.
+        The result of :func:`viewer_of`.
     may_view : callable, optional
-        Returns whether a user is shown the pages, too, who is not the owner; by default no other is.
+        Returns whether a user other than the owner may view the pages; by default none may.
     """
 
     nothing_there = "only YARN's proxy is served here: open the tracking URL that yarn application -status shows"
@@ -72,14 +72,14 @@ class ProxiedServer(TextServer):
         self.url = f"http://{host}:{self.port}/{secret}/"
 
     def refusal(self, headers: Message) -> str:
-        """Return why a request with these headers is not answered; empty if it is."""
+        """Return why a request with these headers is refused; empty if it is not."""
         user = _user_of(headers)
         if self._viewer == "":
-            return f"shown to nobody: {HTTPS_POLICY} is STRICT, or the application's owner is not known"
+            return f"this page is closed: {HTTPS_POLICY} is STRICT, or the application's owner is unknown"
         if self._viewer is not None and (not user or (user != self._viewer and not self._may_view(user))):
             return (
-                f"shown to the application's owner and to whom its --acl view= names; to YARN's proxy you are "
-                f"{user or 'nobody'}"
+                "only the application's owner and users of its --acl view= may view this page; YARN's proxy knows you "
+                f"as {user or 'an unknown user'}"
             )
         return super().refusal(headers)
 

@@ -1,7 +1,7 @@
-"""Queues, from what a ResourceManager's web interface says of them.  Pure.
+"""Read queues from the answers of a ResourceManager's web interface.  Pure.
 
-Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Scheduler API (Capacity Scheduler); of what counts,
-``DefaultResourceCalculator``, ``DominantResourceCalculator`` and ``AbstractLeafQueue``.
+Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Scheduler API (Capacity Scheduler); for
+:func:`counts_cores`, ``DefaultResourceCalculator``, ``DominantResourceCalculator`` and ``AbstractLeafQueue``.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Any
 
 from eps.cluster.yarn.types import QueueReport, Resource
 
-#: What lets a user submit to a queue, and to those below it.
+#: Rights that let a user submit to a queue and to those below it.
 _RIGHTS = ("SUBMIT_APP", "ADMINISTER_QUEUE")
 _ALL = "*"
-#: Names the class by which the Capacity Scheduler counts, and the only one of Hadoop's for which memory is all.
+#: Setting: the class by which the Capacity Scheduler accounts for resources.
 CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
-#: Of the kinds of resources, those that every cluster has.
+#: Names of the resources that every cluster has.
 _SIZES = ("memory-mb", "vcores")
+#: Hadoop's only calculator that ignores cores.
 _MEMORY_ONLY = "org.apache.hadoop.yarn.util.resource.DefaultResourceCalculator"
 
 
 def queue_in(info: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
-    """Return the queue of a name, or of a path, and those above it, the nearest first; nothing where there is none.
+    """Return the queue of a name or path, followed by its ancestors; empty if there is none.
 
     Parameters
     ----------
@@ -42,19 +43,19 @@ def _ways(queue: Mapping[str, Any], above: tuple[Mapping[str, Any], ...]) -> Ite
 
 
 def report_of_queue(way: Sequence[Mapping[str, Any]], *, may_submit: bool, counts_cores: bool) -> QueueReport:
-    """Return what YARN says of a queue.
+    """Return YARN's report on a queue.
 
     Parameters
     ----------
     way : sequence of mapping
-        As of :func:`queue_in`.
+        The queue and its ancestors, from :func:`queue_in`.
     may_submit, counts_cores : bool
-        As of :class:`~eps.cluster.yarn.types.QueueReport`.
+        See :class:`~eps.cluster.yarn.types.QueueReport`.
 
     Raises
     ------
     KeyError, TypeError, ValueError, AttributeError
-        It is no queue.
+        The answer does not describe a queue.
     """
     queue = way[0]
     largest = queue.get("maximumAllocation")
@@ -78,12 +79,14 @@ def report_of_queue(way: Sequence[Mapping[str, Any]], *, may_submit: bool, count
 
 
 def may_submit(way: Sequence[Mapping[str, Any]], user: str) -> bool:
-    """Return whether YARN's lists of who may submit let a user; True where they do not tell, as by a group's name.
+    """Return whether YARN's access control lists let a user submit to a queue.
+
+    True if they cannot tell, for example since they name groups.
 
     Parameters
     ----------
     way : sequence of mapping
-        As of :func:`queue_in`.
+        The queue and its ancestors, from :func:`queue_in`.
     user : str
     """
     for queue in way:
@@ -98,29 +101,29 @@ def may_submit(way: Sequence[Mapping[str, Any]], user: str) -> bool:
 
 
 def counts_cores(info: Mapping[str, Any], configured: str) -> bool:
-    """Return whether cores count; where that is not known, memory only, as by Hadoop's default.
+    """Return whether YARN accounts for cores; False if that is unknown, as is Hadoop's default.
 
-    No answer of a ResourceManager names its calculator: ``schedulingResourceType`` of ``scheduler-overview`` lists the
-    kinds of resources that there are, which has the cores always, and its page ``/conf`` is without the scheduler's
-    file.  But whatever the default multiplies has one core then, so the limits of the job masters of queues tell.
+    No answer of a ResourceManager names its calculator.  ``schedulingResourceType`` of ``scheduler-overview`` lists all
+    kinds of resources, always with cores, and the page ``/conf`` lacks the scheduler's file.  But the default
+    calculator sets the cores of every product to 1, so the queues' limits for job masters show it.
 
     Parameters
     ----------
     info : mapping
         ``schedulerInfo`` of the answer to ``scheduler``.
     configured : str
-        :data:`CALCULATOR` in the files of whoever asks, for where no queue has enough cores to tell; else empty.
+        :data:`CALCULATOR` in the client's own files; decides if no queue has enough cores to tell.
     """
     told = [each for way in _ways(info, ()) for each in _limits_tell(way[0])]
     return any(told) if told else configured not in ("", _MEMORY_ONLY)
 
 
 def _limits_tell(queue: Mapping[str, Any]) -> Iterator[bool]:
-    """Yield whether cores count, for each partition whose limit of job masters shows it."""
+    """Yield whether cores count, for each partition whose limit for job masters shows it."""
     parts = {str(p.get("partitionName") or ""): p for p in _entries(queue, "capacities", "queueCapacitiesByPartition")}
     for used in _entries(queue, "resources", "resourceUsagesByPartition"):
         limit, part = _resource(used.get("amLimit") or {}), parts.get(str(used.get("partitionName") or ""), {})
-        # It is this share of the least that the queue has, or of more, rounded up.
+        # The limit is this share of at least the queue's minimum, rounded up.
         least = float(part.get("maxAMLimitPercentage") or 0.0) / 100.0
         least *= _resource(part.get("effectiveMinResource") or {}).vcores
         if limit.vcores > 1:
@@ -130,7 +133,7 @@ def _limits_tell(queue: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def _entries(queue: Mapping[str, Any], outer: str, inner: str) -> Sequence[Mapping[str, Any]]:
-    # Where there is one, some releases leave out the list.
+    # Some releases write a list of one as the element itself.
     found = (queue.get(outer) or {}).get(inner) or ()
     return (found,) if isinstance(found, Mapping) else found
 
@@ -143,6 +146,6 @@ def _resource(found: Mapping[str, Any]) -> Resource:
 
 
 def _share(queue: Mapping[str, Any], name: str) -> float:
-    # The root queue has its shares without the word.
+    # The root queue's shares lack the prefix "absolute".
     value = queue.get(name, queue.get(name.removeprefix("absolute")[:1].lower() + name.removeprefix("absolute")[1:], 0))
     return float(value) / 100.0

@@ -1,19 +1,18 @@
-"""Containers that YARN grants: the resource manager of a job master that is an application master.
+"""Get containers from YARN: the resource manager of a job master that is an application master.
 
-Five kinds of thread around one pure state (:mod:`eps.cluster.yarn.allocation`) and its lock, which nobody holds while
-another process is asked:
+Five kinds of threads share one pure state (:mod:`eps.cluster.yarn.allocation`) and its lock, which none holds during a
+call to another process:
 
-* whoever wishes and polls, as with every backend;
-* one that beats: every beat takes what is new to the ResourceManager and brings what it has to say; it also says at the
-  end that the application is over, so that the ResourceManager hears one thread only;
-* some that start containers, since a node that hangs must hold up neither beats nor other nodes;
-* some that stop them: of a node that is lost several are to be stopped at once, and none of them waits for its answer
-  where others wait for what takes their place;
-* one that looks at deadlines, and ends this process where the owner thread of the job master hangs, so that YARN starts
+* the owner thread requests containers and polls events, as with every backend;
+* one thread sends heartbeats with the changes to the ResourceManager and processes the answers.  It also unregisters
+  the application, so that only one thread talks to the ResourceManager;
+* some threads start containers, since a node that hangs must block neither heartbeats nor other nodes;
+* some threads stop containers: a lost node does not answer for a while, and may have several containers to stop;
+* one thread checks deadlines.  If the owner thread of the job master hangs, it ends this process, so that YARN starts
   another attempt.
 
-Source: EPS §5.2 (one application master for each job).  Deviation: requests carry numbers (YARN's allocationRequestId)
-and containers outlive the master, both of which the paper's Hadoop 2.8 did not have.
+Source: EPS §5.2 (one application master for each job).  Deviation: requests have numbers (YARN's allocationRequestId)
+and containers outlive the master; the paper's Hadoop 2.8 had neither.
 """
 
 from __future__ import annotations
@@ -44,47 +43,47 @@ logger = logging.getLogger(__name__)
 
 #: Threads that start containers, and threads that stop them.
 NUM_LAUNCHERS, NUM_STOPPERS = 4, 8
-#: The owner thread's silence is looked at this often.
-LOOK_S = 0.5
-#: A beat may be late by this much before the ResourceManager counts as silent.
+#: How often the deadlines and the owner thread are checked.
+CHECK_S = 0.5
+#: The ResourceManager counts as silent if an answer is late by more than this.
 LATE_S = 2.0
 #: Exit code of a process whose owner thread hangs.
 HANGS_EXIT_CODE = 70
-#: So end calls to a node that is lost; any other end is its answer.
+#: Errors of calls to a lost node; any other error is the node's answer.
 UNREACHABLE = (PeerUnavailableError, DeadlineError)
 _FINAL = {"finished": FinalStatus.SUCCEEDED, "failed": FinalStatus.FAILED, "killed": FinalStatus.KILLED}
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often, and how long at most, in seconds."""
+    """Intervals and timeouts, in seconds."""
 
-    #: From a beat that has said or brought something to the next one; the pause doubles with each beat that has not.
+    #: Pause after a heartbeat with news; it doubles with each heartbeat without.
     busy_s: float = 0.1
-    #: The longest pause, which is Hadoop's own; also how late a warning may be heard.
+    #: Longest pause, as Hadoop's own; a warning may arrive this late.
     idle_s: float = 1.0
-    #: An owner thread that beats not for this long hangs, unless it asked for more patience; counted from its first.
+    #: The owner thread hangs if it sends no beat for this long, unless it asked for more; counts from its first beat.
     owner_s: float = 3.0
-    #: Containers that are ended with the job are waited for this long.
+    #: At the end of the job, longest wait for its containers to end.
     farewell_s: float = 5.0
-    #: After that, the ResourceManager has this long to hear that the job has ended.
+    #: After that, longest wait for the ResourceManager to accept the end of the application.
     unregister_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class MasterEndpoint:
-    """Addresses at which the job master registers."""
+    """Addresses that the job master registers with YARN."""
 
     host: str = "localhost"
-    #: Of its control plane.
+    #: Port of the control plane.
     port: int = 0
-    #: Of the job's page; behind the ResourceManager's proxy.
+    #: URL of the job's page, for the ResourceManager's proxy.
     tracking_url: str = ""
 
 
 def end_process(reason: str) -> None:
-    """End this process at once, without what it would do at its end: it hangs."""
-    logger.critical("M %s: this process ends, so that another takes over", reason)
+    """Exit at once, without cleanup, which could hang as well."""
+    logger.critical("M %s: this process exits, so that YARN starts another attempt", reason)
     for handler in logging.getLogger().handlers:
         with suppress(Exception):
             handler.flush()
@@ -92,14 +91,14 @@ def end_process(reason: str) -> None:
 
 
 class Watchdog:
-    """Notices that the owner thread of the job master hangs.
+    """Detects that the owner thread of the job master hangs.
 
     Parameters
     ----------
     owner_s : float, seconds
-        The longest silence, unless the owner thread asked for more patience.
+        Longest time between two beats, unless the owner thread asked for more.
     on_hang : callable
-        Called with the reason, once.
+        Called once, with the reason.
     """
 
     def __init__(self, owner_s: float, on_hang: Callable[[str], object]) -> None:
@@ -108,19 +107,19 @@ class Watchdog:
         self._is_on = False
 
     def beat(self, patience_s: float) -> None:
-        """Count silence from now on; it may last ``patience_s``, where that is more than usual."""
+        """Restart the timeout, which is ``patience_s`` if that is longer than usual."""
         self._patience_s = max(self._owner_s, patience_s)
         self._silence_s = 0.0
         self._is_on = True
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop watching."""
         self._is_on = False
 
-    def look(self, passed_s: float) -> None:
-        """Look again, so many seconds after the last time."""
-        # A process that was stopped, or waited long for a processor, has not listened itself.
-        self._silence_s += min(passed_s, 2 * LOOK_S)
+    def check(self, passed_s: float) -> None:
+        """Check the timeout, ``passed_s`` seconds after the last check."""
+        # Time in which this process itself was suspended, or had no processor, counts only in part.
+        self._silence_s += min(passed_s, 2 * CHECK_S)
         if self._is_on and self._silence_s >= self._patience_s:
             self._is_on = False
             self._on_hang(f"the job master's owner thread was silent for {self._patience_s:g} s")
@@ -129,41 +128,41 @@ class Watchdog:
 class YarnResourceManager(Waitable):
     """YARN as a :class:`~eps.cluster.api.ResourceManager`.
 
-    ``pid`` of its events is the container's number within the application: YARN does not tell process ids.  Where an
-    attempt before has left containers, nothing is heard before :meth:`adopt`.
+    ``pid`` of its events is the container's number within the application, since YARN does not report process ids.  If
+    an earlier attempt has left containers, there are no events before :meth:`adopt`.
 
     Parameters
     ----------
     am, nm : AmClient, NmClient
         Closed with this object.
     template : LaunchTemplate
-        What runs in the containers of each role.
+        How the containers of each role are started.
     place : MasterEndpoint
-        Said when registering; the control plane must listen there by then.
+        Addresses to register; the control plane must listen there already.
     limits : Limits, optional
     timing : Timing, optional
     max_containers : int
-        Containers that may be there at once, and be asked for; 0 sets no limit.
+        Most containers and open requests at once; 0: no limit.
     home : Home, optional
-        Where this process runs, if the next one has to find room for itself.
+        This process's own container, for whose next attempt capacity must stay free; None: no such need.
     on_hang : callable
-        Called with the reason where the owner thread hangs; does not return in earnest.
+        Called with the reason if the owner thread hangs; outside of tests it does not return.
     on_ended : callable
-        Called with the reason where YARN has ended this attempt of the application, before anybody else hears of it.
-        A job whose masters follow each other gives one that ends this process: what the next attempt finds must not be
-        changed by what this one made of its end.
+        Called with the reason if YARN has ended this attempt of the application, before any event of it.
+        A job whose master is restarted passes one that ends this process: it must not change the state that the next
+        attempt restores.
 
     Raises
     ------
     EpsError
-        The ResourceManager does not take the application master.
+        The ResourceManager refuses the application master.
     ConfigError
         ``max_containers`` is negative.
 
     Attributes
     ----------
     fraction_done : float
-        Progress of the job from 0 to 1, as YARN shows it; anybody may set it.
+        Progress of the job from 0 to 1, as YARN shows it.  Any thread may set it.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class YarnResourceManager(Waitable):
         self._lock = threading.Lock()
         self._allocation = Allocation(template.placements, limits, max_containers, home)
         self._allocation.on_registered(self._register())
-        #: What the job master has not polled; the wakeup is set while there is any, or nothing more will come.
+        #: Events that were not polled yet; the wakeup is set while there are any, or no more can come.
         self._events: list[ContainerEvent] = []
         self._gone = ""
         self._wakeup = Wakeup()
@@ -202,7 +201,7 @@ class YarnResourceManager(Waitable):
         #: What was asked for in turns that the ResourceManager may not have heard.
         self._unheard: tuple[Ask, ...] = ()
         # ---- the end
-        self._last_words: tuple[FinalStatus, str] | None = None
+        self._outcome: tuple[FinalStatus, str] | None = None
         self._leave_by_s = 0.0
         self._left = threading.Event()
         self._leaving_failed: EpsError | None = None
@@ -224,9 +223,9 @@ class YarnResourceManager(Waitable):
     # ---- the interface
 
     def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
-        """Take over what the attempts before have left; see :class:`~eps.cluster.api.ResourceManager`.
+        """Take over containers of earlier attempts; see :class:`~eps.cluster.api.ResourceManager`.
 
-        What is not known, or was granted and never started, is given back.
+        Containers that are unknown or were never started are released.
         """
         with self._lock:
             kept = self._allocation.kept
@@ -237,16 +236,16 @@ class YarnResourceManager(Waitable):
         return adopted
 
     def request(self, request: ContainerRequest) -> None:
-        """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
+        """Request a container; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._lock:
             self._check_open()
             self._allocation.request(request, time.monotonic())
             self._pass_on()
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that has not been granted, as far as it is known here; return whether that was so.
+        """Withdraw a request unless its grant is known here; return whether it was withdrawn.
 
-        What YARN grants nevertheless is given back without a word.
+        A later grant for it is released without an event.
         """
         with self._lock:
             withdrawn = not self._closed and self._allocation.withdraw(container_id)
@@ -254,26 +253,26 @@ class YarnResourceManager(Waitable):
             return withdrawn
 
     def release(self, container_id: str) -> None:
-        """Give a container back by id; harmless for one that has ended or is unknown."""
+        """Release a container by id; does nothing for an ended or unknown one."""
         with self._lock:
             if not self._closed:
                 self._allocation.release(container_id)
                 self._pass_on()
 
     def kill(self, container_id: str) -> None:
-        """Have its node end a container at once, and give it back; harmless for one that is not there."""
+        """Have the node kill a container, and release it; does nothing for an ended or unknown one."""
         with self._lock:
             if not self._closed:
                 self._allocation.kill(container_id)
                 self._pass_on()
 
     def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, in order.
+        """Return the events since the last call, in order.
 
         Raises
         ------
         ResourceError
-            YARN has ended this attempt of the application, and everything before that has been returned.
+            YARN has ended this attempt of the application, and all earlier events have been returned.
         """
         with self._lock:
             self._check_open()
@@ -285,57 +284,57 @@ class YarnResourceManager(Waitable):
             return events
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
-        """Say that the owner thread lives: from the first beat on, this process ends where no other comes in time."""
+        """Show that the owner thread is alive; after the first beat this process exits if the next one is late."""
         self._watchdog.beat(patience_s)
 
     def room(self) -> Mapping[str, int]:
-        """Return how many containers of each role fit into room that nobody else seems to want."""
+        """Return how many containers of each role fit into idle capacity."""
         with self._lock:
             return self._allocation.room(time.monotonic())
 
     def silent_s(self) -> float:
-        """Return for how long the ResourceManager has not answered, in seconds; 0.0 where it does."""
+        """Return how long the ResourceManager has not answered, in seconds; 0.0 while it answers."""
         silent_s = time.monotonic() - self._heard_s
         return 0.0 if self._left.is_set() or silent_s < self._timing.idle_s + LATE_S else silent_s
 
     def granted(self) -> dict[str, str]:
-        """Return what YARN calls each container that is there, by our id."""
+        """Return container id -> YARN's name, for each granted container that has not ended."""
         with self._lock:
             return self._allocation.granted()
 
     def waiting(self) -> dict[str, str]:
-        """Return what is known of why each container that was asked for has not been granted, by our id."""
+        """Return container id -> why its request has not been granted yet, as far as is known."""
         with self._lock:
             return self._allocation.waiting(self.silent_s())
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """End whatever still runs, and have YARN know how the job ended; returns when it does.
+        """Release all containers and unregister the application; return when YARN has accepted its outcome.
 
         Raises
         ------
         DeadlineError
-            The ResourceManager has not heard of it in time: when this process ends, YARN starts another attempt.
+            The ResourceManager did not answer in time: when this process exits, YARN starts another attempt.
         EpsError
-            It does not take it.
+            The ResourceManager refuses.
         """
         with self._lock:
             self._check_open()
             self._watchdog.end()
             self._allocation.end()
             self._leave_by_s = time.monotonic() + self._timing.farewell_s
-            self._last_words = _FINAL[state], reason
+            self._outcome = _FINAL[state], reason
             self._pass_on()
         self._beat_now.set()
         if not self._left.wait(self._timing.farewell_s + self._timing.unregister_s):
             raise DeadlineError(
-                f"the ResourceManager has not heard within {self._timing.unregister_s:g} s that the job has {state}: "
-                "YARN starts the job's master again, which says so once more"
+                f"the ResourceManager has not answered for {self._timing.unregister_s:g} s and does not know that the "
+                f"job has {state}: YARN will restart the job's master, which reports it again"
             )
         if self._leaving_failed is not None:
             raise self._leaving_failed
 
     def show_page(self, url: str) -> None:
-        """Have YARN lead whoever asks for the application's page to ``url`` from the next beat on."""
+        """Have YARN show ``url`` as the application's page from the next heartbeat on."""
         with self._lock:
             self._new_url = url
         self._beat_now.set()
@@ -355,7 +354,7 @@ class YarnResourceManager(Waitable):
             self._stops.put(None)
         until_s = time.monotonic() + self._timing.farewell_s
         for thread in self._threads:
-            # One that a process elsewhere holds up ends with this process.
+            # A thread that waits for another process ends with this process.
             thread.join(max(0.0, until_s - time.monotonic()))
         self._nm.close()
         self._am.close()
@@ -369,7 +368,7 @@ class YarnResourceManager(Waitable):
             raise ResourceError("the resource manager is closed")
 
     def _pass_on(self) -> None:
-        """Take out of the state what is for others: the job master, the launchers, the next beat."""
+        """Pass the state's output on to the job master, the launching and stopping threads, and the next heartbeat."""
         if self._closed:
             return
         for order in self._allocation.take_orders():
@@ -390,21 +389,21 @@ class YarnResourceManager(Waitable):
         if not self._closed:
             self._wakeup.notify()
 
-    # ---- the thread that beats
+    # ---- the heartbeat thread
 
     def _register(self) -> Registration:
         place = self._place
         return self._am.register(place.host, place.port, place.tracking_url)
 
     def _states_of(self, kept: tuple[Grant, ...]) -> dict[str, ContainerState]:
-        """Ask the nodes of containers that outlived the attempt before; all at once, since some may be slow."""
+        """Ask the nodes for the states of kept containers; in parallel, since some may be slow."""
 
         def state_of(grant: Grant) -> ContainerState:
             try:
                 return self._nm.status(grant.container)
             except EpsError as error:
-                # If it is lost, YARN will say so.
-                logger.warning("M the node of %s cannot be asked: %s", grant.container, error)
+                # If the node is lost, YARN will report it.
+                logger.warning("M the node of %s does not answer: %s", grant.container, error)
                 return ContainerState.RUNNING
 
         if not kept:
@@ -427,20 +426,20 @@ class YarnResourceManager(Waitable):
                 self._give_up(str(error))
             self._left.set()
         except Exception as error:
-            # Without beats YARN ends the attempt anyway; the job master is to know why.
-            logger.exception("M YARN cannot be spoken to any more")
+            # YARN ends an attempt without heartbeats; the job master is to know why.
+            logger.exception("M heartbeats to YARN have failed for good")
             with self._lock:
-                self._give_up(f"YARN cannot be spoken to any more: {error}")
+                self._give_up(f"heartbeats to YARN have failed for good: {error}")
             self._leaving_failed = ResourceError(self._gone)
             self._left.set()
 
     def _beat_once(self) -> bool:
-        """Beat; return whether anything was said or heard."""
+        """Send a heartbeat; return whether it or its answer had news."""
         with self._lock:
             turn = self._allocation.take_turn()
             new_url, self._new_url = self._new_url, None
         has_news = bool(turn)
-        # Those of a turn that was not heard are said again with this one, and refused with it.
+        # Asks of a failed heartbeat go with this one, and are refused with it.
         asks, self._unheard = (*self._unheard, *turn.asks), ()
         try:
             if new_url is not None:
@@ -472,7 +471,7 @@ class YarnResourceManager(Waitable):
         return has_news
 
     def _register_again(self) -> None:
-        logger.warning("M the ResourceManager was started again: registering again")
+        logger.warning("M the ResourceManager has restarted: registering again")
         try:
             registration = self._register()
         except RpcError as error:
@@ -483,36 +482,36 @@ class YarnResourceManager(Waitable):
             self._pass_on()
 
     def _leave_if_done(self) -> None:
-        if self._last_words is None:
+        if self._outcome is None:
             return
         with self._lock:
             if self._allocation.has_containers and time.monotonic() < self._leave_by_s:
                 return
-        status, reason = self._last_words
+        status, reason = self._outcome
         try:
             self._am.unregister(status, reason)
         except NotRegisteredError:
             self._register_again()
             return
         except RpcError as error:
-            self._log.warning("M the ResourceManager does not hear that the job has ended: %s", error)
+            self._log.warning("M the ResourceManager does not answer that the job has ended: %s", error)
             return
         except EpsError as error:
             self._leaving_failed = error
         with self._lock:
-            # YARN ends what is left of an application that is over.
+            # YARN kills the remaining containers of an unregistered application.
             self._allocation.finish()
             self._pass_on()
         self._left.set()
 
-    def _look_at_deadlines(self, now_s: float) -> None:
-        """End what has been waited for long enough, also while the ResourceManager does not answer."""
+    def _check_deadlines(self, now_s: float) -> None:
+        """End requests that have timed out, also while the ResourceManager does not answer."""
         with self._lock:
             if not self._closed:
-                self._allocation.look_at_deadlines(now_s, self.silent_s())
+                self._allocation.check_deadlines(now_s, self.silent_s())
                 self._pass_on()
 
-    # ---- the threads that start and stop
+    # ---- the threads that start and stop containers
 
     def _start_all(self) -> None:
         while (order := self._starts.get()) is not None:
@@ -527,8 +526,8 @@ class YarnResourceManager(Waitable):
             try:
                 self._nm.stop(order.container, order.node)
             except EpsError as error:
-                # It is given back as well, so that YARN ends it.
-                logger.warning("M %s cannot be stopped at its node: %s", order.container, error)
+                # It is released as well, so YARN stops it.
+                logger.warning("M the node of %s does not stop it: %s", order.container, error)
                 reached = not isinstance(error, UNREACHABLE)
             with self._lock:
                 self._allocation.on_stopped(order, reached=reached)
@@ -539,7 +538,7 @@ class YarnResourceManager(Waitable):
         with self._lock:
             if self._closed or not self._allocation.is_starting(container_id):
                 return
-            # Its role may be gone as soon as it is given back.
+            # With the lock: the role may be removed as soon as the container is released.
             launch = build_launch(self._template, order.request, order.grant)
         failure: EpsError | None = None
         try:
@@ -555,12 +554,12 @@ class YarnResourceManager(Waitable):
                 self._allocation.on_start_failed(container_id, str(failure), unreachable=lost)
             self._pass_on()
 
-    # ---- the thread that watches the owner
+    # ---- the thread that checks deadlines and the owner thread
 
     def _watch_owner(self) -> None:
-        looked_s = time.monotonic()
-        while not self._stop.wait(min(LOOK_S, self._timing.owner_s / 4)):
+        checked_s = time.monotonic()
+        while not self._stop.wait(min(CHECK_S, self._timing.owner_s / 4)):
             now_s = time.monotonic()
-            self._look_at_deadlines(now_s)
-            self._watchdog.look(now_s - looked_s)
-            looked_s = now_s
+            self._check_deadlines(now_s)
+            self._watchdog.check(now_s - checked_s)
+            checked_s = now_s

@@ -1,7 +1,7 @@
-"""YARN's own web interface: what there is, and the end of an application, without Java.
+"""Query YARN and kill applications over its web interface, without Java.
 
-Every ResourceManager serves it beside its web pages (``/ws/v1/cluster``), so ``HADOOP_CONF_DIR`` is all that is
-needed.  Who the caller is, is said by name on a cluster without security, and by whoever asks on one with it.
+Every ResourceManager serves this interface beside its web pages (``/ws/v1/cluster``), so ``HADOOP_CONF_DIR`` suffices.
+On a cluster without security a parameter names the user; with security, the caller passes an ``auth``.
 
 Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Applications API, Cluster Application State API, Cluster
 Nodes API, Cluster Scheduler API.
@@ -43,22 +43,22 @@ from eps.hadoop.errors import HadoopPlace, JavaError, explain
 from eps.hadoop.kerberos import KEYTAB_VARIABLE
 from eps.storage.webhdfs import innermost
 
-#: Seconds that a ResourceManager has for an answer.
+#: Timeout for a ResourceManager's answer, in seconds.
 TIMEOUT_S = 10.0
 #: Paths of one application.
 _APPLICATION = re.compile(r"apps/")
 
 
 class RestClient:
-    """What of :class:`eps.cluster.yarn.facade.Client` needs no Java.
+    """The methods of :class:`eps.cluster.yarn.facade.Client` that need no Java.
 
     Parameters
     ----------
     conf : HadoopConf
     timeout_s : float
-        Each of them has so long for an answer.
+        Timeout for the answer of each ResourceManager.
     auth : callable, optional
-        Proves who asks, on a cluster that wants Kerberos, as of ``requests.Session.auth``.
+        For ``requests.Session.auth``: authenticates requests on a cluster with Kerberos.
 
     Raises
     ------
@@ -88,25 +88,25 @@ class RestClient:
 
     @property
     def user(self) -> str:
-        """Who the caller is to a cluster without security."""
+        """Name of the user for a cluster without security."""
         return user_name(self._conf.environ)
 
     @property
     def address(self) -> str:
-        """Where the ResourceManagers are asked, for people."""
+        """Addresses of the ResourceManagers, for messages."""
         return ", ".join(self._addresses)
 
     def report(self, application_id: str) -> ApplicationReport:
-        """Return what YARN says of an application.
+        """Return YARN's report on an application.
 
         Raises
         ------
         JobNotFoundError
-            It knows none of that id.
+            YARN does not know that id.
         """
         what = f"ask after {application_id}"
         found = self._call("GET", f"apps/{application_id}", what)
-        with _understood(what):
+        with _checking_format(what):
             return report_of(found["app"])
 
     def applications(
@@ -120,30 +120,30 @@ class RestClient:
             query["applicationTags"] = ",".join(tag.lower() for tag in tags)
         what = "list the applications"
         found = self._call("GET", "apps", what, query=query)
-        with _understood(what):
+        with _checking_format(what):
             reports = [report_of(app) for app in ((found.get("apps") or {}).get("app") or [])]
         return sorted(reports, key=lambda report: (report.started_ms, report.application_id))
 
     def kill(self, application_id: str, diagnostics: str = "") -> None:
-        """Have YARN end an application; harmless for one that has ended."""
+        """Kill an application; does nothing if it has ended."""
         body: dict[str, Any] = {"state": "KILLED"}
         if diagnostics:
             body["diagnostics"] = diagnostics
         self._call("PUT", f"apps/{application_id}/state", f"end {application_id}", body)
 
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
-        """Return the nodes that can be used, by name; or those in other states."""
+        """Return the nodes in some states, sorted by name."""
         what = "list the nodes"
         found = self._call("GET", "nodes", what, query={"states": ",".join(states)})
-        with _understood(what):
+        with _checking_format(what):
             nodes = [_node_of(node) for node in ((found.get("nodes") or {}).get("node") or [])]
         return sorted(nodes, key=lambda node: node.node)
 
     def queue(self, name: str, user: Callable[[], str] | None = None) -> QueueReport | None:
-        """Return what YARN says of a queue to a user, by default this one; None where there is none of that name."""
+        """Return YARN's report on a queue for a user (default: this one); None if no queue has that name."""
         what = "look at the queues"
         found = self._call("GET", "scheduler", what)
-        with _understood(what):
+        with _checking_format(what):
             info = found["scheduler"]["schedulerInfo"]
             way = queue_in(info, name)
             if not way:
@@ -154,7 +154,7 @@ class RestClient:
             return report_of_queue(way, may_submit=is_open, counts_cores=self.counts_cores(info))
 
     def counts_cores(self, info: Mapping[str, Any]) -> bool:
-        """Return whether YARN counts cores, too, by ``schedulerInfo`` of its answer to ``scheduler``."""
+        """Return whether YARN accounts for cores, from ``schedulerInfo`` of its answer to ``scheduler``."""
         return counts_cores(info, self._calculator)
 
     @cached_property
@@ -162,7 +162,7 @@ class RestClient:
         return scheduler_setting(self._conf, CALCULATOR)
 
     def close(self) -> None:
-        """Let go of the ResourceManager; harmless when repeated."""
+        """Close the connections to the ResourceManagers.  Idempotent."""
         self._session.close()
 
     def _call(
@@ -173,7 +173,7 @@ class RestClient:
         body: Any = None,
         query: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Ask the ResourceManagers in turn, the one that answered last first; return the answer's object."""
+        """Ask the ResourceManagers in turn, beginning with the last one that answered; return the answer's object."""
         reasons: list[str] = []
         for address in list(self._addresses):
             try:
@@ -184,7 +184,7 @@ class RestClient:
                     json=body,
                     headers={"Accept": "application/json"},
                     timeout=self._timeout_s,
-                    # A standby sends its callers to the active one by a page that refreshes.
+                    # A standby redirects to the active one, also by a page that refreshes.
                     allow_redirects=False,
                 )
             except self._requests.Timeout:
@@ -198,36 +198,36 @@ class RestClient:
                 continue
             with self._lock:
                 self._addresses.sort(key=lambda known: known != address)
-            return _judged(answer, what, _APPLICATION.match(path) is not None)
+            return _object_of(answer, what, _APPLICATION.match(path) is not None)
         if reasons and all("did not answer" in reason for reason in reasons):
             raise DeadlineError(f"{what}: {'; '.join(reasons)}")
         raise PeerUnavailableError(
-            f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); its address is from "
+            f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); check its address in "
             f"{self._conf.source}/yarn-site.xml"
         )
 
 
 def user_name(environ: Mapping[str, str]) -> str:
-    """Return who this process is to a cluster without security."""
+    """Return the name of this process's user for a cluster without security."""
     return environ.get("HADOOP_USER_NAME") or getpass.getuser()
 
 
 @contextmanager
-def _understood(what: str) -> Iterator[None]:
-    """Raise an RpcError where the block finds an answer to be other than a ResourceManager's."""
+def _checking_format(what: str) -> Iterator[None]:
+    """Raise an RpcError if the block finds that an answer is not a ResourceManager's."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise RpcError(f"{what}: what answers is no ResourceManager ({type(error).__name__}: {error})") from None
+        raise RpcError(f"{what}: the server is no ResourceManager ({type(error).__name__}: {error})") from None
 
 
-def _judged(answer: Any, what: str, may_miss: bool) -> dict[str, Any]:
-    """Return the object of an answer, or raise what it means."""
+def _object_of(answer: Any, what: str, may_miss: bool) -> dict[str, Any]:
+    """Return the JSON object of an answer; raise the error that the answer reports."""
     status, text = answer.status_code, answer.text
     if status == 401:
         raise AuthenticationError(
-            f"{what}: the ResourceManager does not know who asks: a ticket that is valid is missing (run kinit; klist "
-            f"shows what there is), or let {KEYTAB_VARIABLE} name a keytab"
+            f"{what}: the ResourceManager refuses a request without a valid Kerberos ticket: run kinit (klist shows "
+            f"your tickets), or set {KEYTAB_VARIABLE} to a keytab"
         )
     try:
         found = answer.json() if text else {}
@@ -240,7 +240,7 @@ def _judged(answer: Any, what: str, may_miss: bool) -> dict[str, Any]:
         told = found.get("RemoteException")
         said = str((told if isinstance(told, dict) else found).get("message") or "")
     said = refusal(said or " ".join(text.split())[:300] or f"HTTP status {status}")
-    # Of anything else it says that this is no ResourceManager, or one that has not begun.
+    # For other paths, 404 means that the server is no ResourceManager, or is still starting.
     if status == 404 and may_miss:
         raise JobNotFoundError(f"{what}: {said}")
     if status in (400, 403):
@@ -249,12 +249,12 @@ def _judged(answer: Any, what: str, may_miss: bool) -> dict[str, Any]:
 
 
 def _refused(what: str, said: str) -> EpsError:
-    """Return the error for what a ResourceManager does not take: by Hadoop's own client the words are the same."""
+    """Return the error for a refused request; Hadoop's own client reports the same text."""
     return explain([JavaError("", said)], what, HadoopPlace())
 
 
 def refusal(text: str) -> str:
-    """Return the first sentence of what YARN says, without the names of its classes."""
+    """Return the first sentence of YARN's text, without class names."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
     while True:
         head, colon, rest = line.partition(": ")
@@ -265,7 +265,7 @@ def refusal(text: str) -> str:
 
 
 def report_of(app: Mapping[str, Any]) -> ApplicationReport:
-    """Return an application as the Cluster Application API describes it."""
+    """Return the report on an application from an object of the Cluster Application API."""
     host, _, port = str(app.get("amRPCAddress") or "").rpartition(":")
     return ApplicationReport(
         application_id=str(app["id"]),

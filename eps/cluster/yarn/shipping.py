@@ -1,6 +1,6 @@
-"""What containers on other hosts need of this one, packed: our own code, and a job's files.
+"""Pack EPS's code and a job's files for containers on other hosts.
 
-The same files give the same bytes, so that a packed file can be named by its digest and brought to the cluster once.
+The same files give the same bytes.  So an archive is named by its digest and uploaded once.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from eps.system.home import DIRECTORY_MODE, make_private
 
 logger = logging.getLogger(__name__)
 
-#: Of every member of an archive: when it was made must not change its bytes.
+#: Time of all members of an archive, so that equal files give equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-#: Names in a container's folder; our code stays an archive, the others are unpacked.
+#: Names in a container's folder; EPS's code stays an archive, the others are unpacked.
 CODE, JOB, ENVIRONMENT = "eps-code", "eps-job", "eps-env"
 _PACKAGES = ("eps", "hscheduler")
-#: Endings of what is code, or is read by it.
+#: Suffixes of code files, and of files that the code reads.
 _SHIPPED = (".py", ".html", ".properties")
-#: An interpreter of this machine has so long to show that it is one.
+#: Timeout for the test run of an interpreter on this machine.
 INTERPRETER_S = 20.0
 _FILE_MODE = 0o600
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
-#: Of compiled code that is taken as it is: its source, which is beside it, is not compared (PEP 552).
+#: Flag of compiled code that Python does not compare with its source (PEP 552).
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")
-#: The last format that does not depend on who else refers to a value: the same source gives the same bytes.
+#: The last format that does not depend on reference counts: equal source gives equal bytes.
 _MARSHAL_VERSION = 2
 
 
@@ -75,15 +75,15 @@ def packed(members: Iterable[tuple[str, bytes, int]]) -> Packed:
 
 @functools.cache
 def pack_code() -> Packed:
-    """Return this installation of EPS, without what it depends on, as an archive that Python imports from.
+    """Return this installation of EPS, without its dependencies, as an archive that Python can import from.
 
-    It is brought to a node as the one file that it is.  Where Hadoop has no native library, a NodeManager starts a
-    process for each file that it unpacks: seconds on a node that has started nothing of ours before.  Compiled code
-    is beside the source, for an interpreter of our version; any other takes the source.
+    Nodes do not unpack it: without Hadoop's native library a NodeManager starts a process for each unpacked file, which
+    takes seconds on a new node.  The archive has compiled code for this version of Python; other versions compile the
+    source.
     """
     root = Path(errors.__file__).absolute().parent.parent
     if root.is_file():
-        # This process runs from such an archive.
+        # This process itself runs from the archive.
         content = root.read_bytes()
         return Packed(content, hashlib.sha256(content).hexdigest())
     return packed(
@@ -106,12 +106,12 @@ def _code(name: str, content: bytes) -> Iterator[tuple[str, bytes, int]]:
 
 
 def pack_job(job: JobDir) -> Packed:
-    """Return the files of a job's directory that its processes read.
+    """Return an archive of the files in a job's directory that its processes read.
 
     Raises
     ------
     StorageError
-        One of them cannot be read.
+        A file cannot be read.
     """
     try:
         known = job.record()
@@ -124,12 +124,12 @@ def pack_job(job: JobDir) -> Packed:
 
 
 def unpack_job(content: bytes, job: JobDir) -> None:
-    """Make a job's directory of what :func:`pack_job` has packed, for its user alone.
+    """Unpack an archive of :func:`pack_job` into a job's directory, with permissions for its user only.
 
     Raises
     ------
     StorageError
-        It cannot be made.
+        The directory cannot be written, or the archive is damaged.
     """
     try:
         for folder in (job.path, job.logs, job.containers):
@@ -152,27 +152,27 @@ def _job_files(job: JobDir) -> Iterator[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class PythonEnvironment:
-    """Where a container finds the interpreter, with all that EPS depends on."""
+    """A Python interpreter with EPS's dependencies, for containers."""
 
-    #: On every node, or within the unpacked archive.
+    #: Path on every node, or in the unpacked archive.
     interpreter: str
-    #: Local path, or URL of the cluster's file system, of an archive; empty: the interpreter is on every node.
+    #: Local path, or URL on the cluster, of an archive; empty: the interpreter is on every node.
     archive: str = ""
 
 
 def python_environment(text: str) -> PythonEnvironment:
-    """Return what the setting ``python`` names.
+    """Return the environment that the setting ``python`` names.
 
     Parameters
     ----------
     text : str
-        Empty: this process's interpreter.  An absolute path: an interpreter that every node has.  A local archive (as
-        conda-pack or venv-pack make it), or ``hdfs://...`` of one.
+        Empty: this process's interpreter.  An absolute path: an interpreter that every node has.  Else the path of a
+        local archive from conda-pack or venv-pack, or its ``hdfs://...``.
 
     Raises
     ------
     ConfigError
-        It is neither, or there is no such archive.
+        The text is none of these, or the archive does not exist.
     """
     if not text:
         return PythonEnvironment(sys.executable)
@@ -189,14 +189,14 @@ def python_environment(text: str) -> PythonEnvironment:
 
 
 def check_here(environment: PythonEnvironment) -> None:
-    """Refuse what this machine can tell of an environment: an archive that is none, a path that is no interpreter.
+    """Check an environment as far as this machine can.
 
-    Nodes may have an interpreter where this machine has nothing.
+    A path that does not exist here gets a warning only: the nodes may have it.
 
     Raises
     ------
     ConfigError
-        It could not start a container.
+        The archive cannot be unpacked, or the path is no interpreter.
     """
     if environment.archive:
         if not has_scheme(environment.archive):
@@ -206,11 +206,11 @@ def check_here(environment: PythonEnvironment) -> None:
     if environment.interpreter == sys.executable:
         return
     if not path.exists():
-        logger.warning("python is %s, which is not on this machine: every node must have it", path)
+        logger.warning("python is %s, which this machine does not have: check that every node has it", path)
         return
     told = f"python is {path}, but must be an interpreter"
     if not path.is_file():
-        raise ConfigError(f"{told}: that is a folder")
+        raise ConfigError(f"{told}, not a folder")
     try:
         done = subprocess.run(
             [path, "-c", "print(6 * 7)"], capture_output=True, stdin=subprocess.DEVNULL, timeout=INTERPRETER_S
@@ -218,9 +218,9 @@ def check_here(environment: PythonEnvironment) -> None:
     except OSError as error:
         raise ConfigError(f"{told}: it cannot be run ({error.strerror})") from None
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{told}: it does not answer here within {INTERPRETER_S:g} s") from None
+        raise ConfigError(f"{told}: its test run did not end within {INTERPRETER_S:g} s") from None
     if done.stdout.strip() != b"42":
-        raise ConfigError(f"{told}: run here it is no Python (exit code {done.returncode})")
+        raise ConfigError(f"{told}: its test run failed (exit code {done.returncode})")
 
 
 def _check_archive(path: Path) -> None:
@@ -230,7 +230,7 @@ def _check_archive(path: Path) -> None:
                 is_empty = not archive.namelist()
         else:
             with tarfile.open(path) as unpacked:
-                # All of it takes long: that something is in it is enough for one that was cut short, or never filled.
+                # Reading all of it would take long; the first member shows most truncated or empty archives.
                 is_empty = unpacked.next() is None
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise ConfigError(f"python is {path}, which cannot be unpacked: {error or type(error).__name__}") from None

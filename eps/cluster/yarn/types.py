@@ -1,8 +1,8 @@
-"""What is said to and by YARN, as values.  Pure.
+"""Requests to YARN and its answers, as values.  Pure.
 
 Names of containers, applications and nodes are YARN's own texts (``container_1700000000000_0001_01_000002``,
-``application_1700000000000_0001``, ``host:port``).  What EPS calls a container is the *request* here: YARN names a
-container only when it grants one.
+``application_1700000000000_0001``, ``host:port``).  EPS's container ids name *requests*: YARN names a container only
+when it grants one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 class Execution(StrEnum):
     """YARN's execution types."""
 
-    #: Starts at once where it was granted, and stays until it is released, preempted or lost.
+    #: Starts at once on its node, and runs until it is released, preempted or lost.
     GUARANTEED = "guaranteed"
-    #: Takes room that nobody uses; killed without a warning as soon as a guaranteed container needs it.
+    #: Uses idle capacity; killed without a warning when a guaranteed container needs it.
     OPPORTUNISTIC = "opportunistic"
 
 
 class FinalStatus(StrEnum):
-    """How an application says that it ended."""
+    """The outcome that an application master reports to YARN."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -32,10 +32,10 @@ class FinalStatus(StrEnum):
 
 
 class FileKind(StrEnum):
-    """What a NodeManager makes of a file that it brings to a container."""
+    """How a NodeManager localizes a file."""
 
     FILE = "file"
-    #: Unpacked into a folder of its name.
+    #: Unpacked into a folder with the file's name.
     ARCHIVE = "archive"
 
 
@@ -49,22 +49,22 @@ class Visibility(StrEnum):
 
 
 class NodeChange(StrEnum):
-    """What became of a node."""
+    """New state of a node."""
 
     USABLE = "usable"
-    #: Lost, unhealthy or taken out.
+    #: Lost, unhealthy or decommissioned.
     UNUSABLE = "unusable"
-    #: To be taken out when its containers have ended, or at its deadline.
+    #: Decommissioned as soon as its containers have ended, or at its deadline.
     DECOMMISSIONING = "decommissioning"
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Memory and cores, and what else a container has."""
+    """Memory, cores and other resources of a container or a node."""
 
     memory_mb: int
     vcores: int
-    #: Other resources, as ``("yarn.io/gpu", 1)``, by name.
+    #: Other resources, such as ``("yarn.io/gpu", 1)``, sorted by name.
     others: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
@@ -72,20 +72,20 @@ class Resource:
         return f"{self.memory_mb} MB and {self.vcores} vcore{'' if self.vcores == 1 else 's'}{others}"
 
     def fits_in(self, other: Resource) -> bool:
-        """Return whether ``other`` has memory and cores for this; of other resources YARN alone keeps count."""
+        """Return whether memory and cores fit into ``other``; only YARN accounts for other resources."""
         return self.memory_mb <= other.memory_mb and self.vcores <= other.vcores
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One container that is asked for."""
+    """A request for one container."""
 
-    #: YARN's allocationRequestId: what is granted for it carries it.  Equal asks of an attempt have the same, from 1.
+    #: YARN's allocationRequestId, which its grant repeats.  Equal asks of an attempt share one; the first is 1.
     number: int
     resource: Resource
-    #: Lower goes first, among the asks of one application.
+    #: YARN serves lower numbers first, among the asks of one application.
     priority: int = 1
-    #: Hosts that would suit; others will do.
+    #: Preferred hosts; YARN may choose others.
     nodes: tuple[str, ...] = ()
     #: Node label; empty: the default partition.
     label: str = ""
@@ -93,18 +93,18 @@ class Ask:
 
 
 def host_of(node: str) -> str:
-    """Return the host in a node's ``host:port``."""
+    """Return the host of a node's ``host:port``."""
     return node.rpartition(":")[0] or node
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A container that YARN gave the application."""
+    """A container that YARN granted to the application."""
 
     container: str
     #: ``host:port`` of its NodeManager.
     node: str
-    #: Of the ask that it answers; what YARN gives without one has a number that nobody asked.
+    #: Number of the :class:`Ask` that it answers; unknown to us if YARN granted it without one.
     number: int
     resource: Resource
     execution: Execution = Execution.GUARANTEED
@@ -116,10 +116,10 @@ class Grant:
 
     @property
     def pid(self) -> int:
-        """The number of the container, unique within the application.
+        """Number of the container, unique within the application.
 
-        It is the last part of the name, plus a million for each earlier attempt of the application, plus a billion for
-        each earlier start of the ResourceManager: ``container_e17_1700000000000_0001_02_000005`` is 17001000005.
+        It is the last part of the name, plus 10**6 for each earlier attempt of the application, plus 10**9 for each
+        restart of the ResourceManager: ``container_e17_1700000000000_0001_02_000005`` is 17001000005.
         """
         _, *epoch, _, _, attempt, sequence = self.container.split("_")
         starts = int(epoch[0].removeprefix("e")) if epoch else 0
@@ -131,74 +131,74 @@ class Completed:
     """A container that has ended."""
 
     container: str
-    #: Of its process, or one of YARN's own below 0.
+    #: Exit code of its process, or a negative status of YARN.
     exit_status: int
-    #: Whatever YARN has to say, over several lines.
+    #: YARN's explanation, of several lines.
     diagnostics: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUpdate:
-    """Something happened to a node."""
+    """A change of a node's state."""
 
     node: str
     change: NodeChange
     #: YARN's word for the node's state.
     state: str = ""
-    #: Of a node that is decommissioned: seconds that its containers have left; None where YARN does not say.
+    #: Seconds until a decommissioning node stops its containers; None if YARN does not say.
     deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Containers that YARN wants back; it says so once."""
+    """Containers that YARN is about to preempt; it says so once."""
 
-    #: These go, whatever the application does.
+    #: YARN preempts these in any case.
     strict: tuple[str, ...] = ()
-    #: These go, unless the application gives back as much otherwise.
+    #: YARN preempts these unless the application releases as much elsewhere.
     negotiable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What an application master is told when it registers."""
+    """YARN's answer when an application master registers."""
 
     #: The largest container that YARN grants.
     largest: Resource
     queue: str = ""
-    #: Containers of the attempts before, that run or were never started.
+    #: Containers of earlier attempts that still run, or were never started.
     kept: tuple[Grant, ...] = ()
-    #: YARN counts cores, too; else memory alone decides what fits.
+    #: Whether YARN accounts for cores; if not, memory alone decides what fits.
     counts_cores: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateResult:
-    """What a heartbeat brought."""
+    """YARN's answer to a heartbeat."""
 
     granted: tuple[Grant, ...] = ()
     completed: tuple[Completed, ...] = ()
     nodes: tuple[NodeUpdate, ...] = ()
     preemption: Preemption | None = None
-    #: What YARN has left for this application now; None where it did not say.
+    #: Capacity that this application may still get now; None if YARN did not say.
     headroom: Resource | None = None
     num_nodes: int = 0
-    #: Containers of the attempts before that YARN found again since.
+    #: Containers of earlier attempts that YARN has found since.
     kept: tuple[Grant, ...] = ()
 
     @property
     def has_news(self) -> bool:
-        """Whether something has happened."""
+        """Whether the answer has any event."""
         return bool(self.granted or self.completed or self.nodes or self.preemption or self.kept)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file in a file system of the cluster that a NodeManager brings to a container."""
+    """A file on the cluster that NodeManagers localize for containers."""
 
     #: ``hdfs://host:port/path``.
     url: str
-    #: Exactly those of the file there: a NodeManager refuses any other.
+    #: Exactly the file's size and time: a NodeManager refuses a file with others.
     size_bytes: int
     timestamp_ms: int
     kind: FileKind = FileKind.FILE
@@ -207,23 +207,23 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is to run in a container."""
+    """A container's command, environment and files."""
 
-    #: Run by a shell; ``<LOG_DIR>`` in it becomes the container's log directory.
+    #: For a shell; YARN replaces ``<LOG_DIR>`` by the container's log directory.
     command: str
     env: Mapping[str, str] = field(default_factory=dict)
     #: Name in the container's folder -> file.
     files: Mapping[str, LocalFile] = field(default_factory=dict)
     #: Tokens in Hadoop's format; empty: none.
     credentials: bytes = field(default=b"", repr=False)
-    #: ``view`` and ``modify`` -> users and groups beside the application's own, as YARN writes them.
+    #: ``view`` and ``modify`` -> further users and groups, in YARN's format.
     access: Mapping[str, str] = field(default_factory=dict)
 
 
 class ContainerState(StrEnum):
-    """What a NodeManager says of a container."""
+    """State of a container, as its NodeManager reports it."""
 
-    #: It has not been started there.
+    #: Never started there.
     UNKNOWN = "unknown"
     RUNNING = "running"
     COMPLETE = "complete"
@@ -234,39 +234,39 @@ class Submission:
     """An application to submit."""
 
     name: str
-    #: The application master's.
+    #: Of the application master's container.
     launch: Launch
     resource: Resource
     queue: str = "default"
-    #: Searchable; YARN makes them lower case and allows 10 of at most 100 characters.
+    #: For searches; YARN converts them to lower case and allows 10 of at most 100 characters.
     tags: tuple[str, ...] = ()
     application_type: str = "EPS"
-    #: Higher goes first in the queue; None: the queue's default.
+    #: The queue serves higher numbers first; None: the queue's default.
     priority: int | None = None
-    #: YARN ends the application so many seconds after its submission; None: never.
+    #: YARN kills the application this long after its submission; None: never.
     lifetime_s: float | None = None
-    #: Of the application master's node alone; empty: the queue's default.
+    #: Node label for the application master only; empty: the queue's default.
     label: str = ""
     max_attempts: int = 2
-    #: Failed attempts older than this are forgotten; None: they all count.
+    #: Failed attempts older than this do not count; None: all count.
     failures_valid_s: float | None = None
     keep_containers: bool = True
 
 
 def submission_values(submission: Submission) -> dict[str, Any]:
-    """Return a submission as values of JSON, for :func:`submission_of`."""
+    """Return a submission as JSON values, for :func:`submission_of`."""
     values = asdict(submission)
     values["launch"]["credentials"] = base64.b64encode(submission.launch.credentials).decode("ascii")
     return values
 
 
 def submission_of(values: Mapping[str, Any]) -> Submission:
-    """Return the submission that :func:`submission_values` has made values of.
+    """Return the submission of the JSON values of :func:`submission_values`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        It has not made these.
+        The values are none of a submission.
     """
     launch = values["launch"]
     files = {name: local_file_of(file) for name, file in launch["files"].items()}
@@ -277,26 +277,26 @@ def submission_of(values: Mapping[str, Any]) -> Submission:
 
 
 def local_file_of(values: Mapping[str, Any]) -> LocalFile:
-    """Return the file of which these are the fields, its kinds as words."""
+    """Return a file from its fields, with kind and visibility as words."""
     kinds = {"kind": FileKind(values["kind"]), "visibility": Visibility(values["visibility"])}
     return LocalFile(**{**values, **kinds})
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReport:
-    """What YARN says of an application."""
+    """YARN's report on an application."""
 
     application_id: str
     name: str
     application_type: str
     user: str
     queue: str
-    #: YARN's word: NEW, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED.
+    #: NEW, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED or KILLED.
     state: str
-    #: UNDEFINED until it has ended; then SUCCEEDED, FAILED or KILLED.
+    #: UNDEFINED until the end; then SUCCEEDED, FAILED or KILLED.
     final_status: str
     diagnostics: str
-    #: Where the application master listens; empty and -1 until it has registered.
+    #: Address of the application master; empty and -1 until it has registered.
     host: str
     rpc_port: int
     tracking_url: str
@@ -308,11 +308,11 @@ class ApplicationReport:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it will run any more."""
+        """Whether the application has ended."""
         return self.state in ("FINISHED", "FAILED", "KILLED")
 
 
-#: States of a node, those in which nothing can be had of it included.
+#: All states of a node, also those in which it is unusable.
 ALL_STATES = (
     "NEW", "RUNNING", "UNHEALTHY", "DECOMMISSIONING", "DECOMMISSIONED", "LOST", "REBOOTED", "SHUTDOWN",
 )  # fmt: skip
@@ -320,7 +320,7 @@ ALL_STATES = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node of the cluster that can be used."""
+    """A node of the cluster."""
 
     node: str
     #: ``host:port`` of its web page.
@@ -329,30 +329,30 @@ class ClusterNode:
     used: Resource
     labels: tuple[str, ...]
     num_containers: int
-    #: YARN's word.
+    #: One of :data:`ALL_STATES`.
     state: str = "RUNNING"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """What YARN says of a queue."""
+    """YARN's report on a queue."""
 
     name: str
     #: RUNNING, STOPPED or DRAINING.
     state: str
-    #: Shares of the whole cluster: granted to it, and how much of that is used; 1.0 is all.
+    #: Shares of the whole cluster, 0 to 1: guaranteed, at most, in use.
     capacity: float
     maximum_capacity: float
     used_capacity: float
-    #: Node labels that it may use; ``*`` is all of them.
+    #: Node labels that the queue may use; ``*``: all.
     labels: tuple[str, ...]
-    #: Of one that takes no applications itself: the names of those below it.
+    #: Names of the queues below it; a queue with children takes no applications.
     children: tuple[str, ...] = ()
-    #: The largest container that is granted there; None where YARN does not tell.
+    #: The largest container that YARN grants there; None if YARN does not say.
     largest: Resource | None = None
-    #: Node label (empty: the nodes without) -> the most that it may have there; of what YARN does not tell, nothing.
+    #: Node label (empty: nodes without one) -> maximum capacity; labels for which YARN reports none are left out.
     most: Mapping[str, Resource] = field(default_factory=dict)
-    #: YARN counts cores, too; False also where it does not tell.
+    #: Whether YARN accounts for cores; False also if it does not say.
     counts_cores: bool = False
-    #: False where YARN tells that whoever asks may not submit there.
+    #: False if YARN says that the user may not submit there.
     may_submit: bool = True

@@ -1,9 +1,13 @@
 """``python -m eps.job.yarn.am``: the job master as an application master.
 
-The same :class:`~eps.master.main.Master` as on one machine, with three things in other places: containers come from
-YARN, what the job's masters share (the log of their state, and where the latest of them listens) is in the cluster's
-file system, and so is what the job leaves behind.  A master that is lost is started again by YARN, as the next attempt
-of the application; its workers and servers stay (``keepContainersAcrossApplicationAttempts``) and find it.
+It is the same :class:`~eps.master.main.Master` as on one machine, with three differences:
+
+* YARN grants the containers;
+* the state log and the address of the current master are on the cluster's file system;
+* the results go there as well.
+
+If the master dies, YARN starts the next attempt of the application.  Workers and servers keep running
+(``keepContainersAcrossApplicationAttempts``) and connect to the new master.
 
 Source: EPS §5.1 and Fig. 12 (the job master is the application master of one job).
 """
@@ -21,7 +25,7 @@ from typing import Any
 
 from eps.cluster.api import NO_NEWS
 from eps.cluster.yarn.application import STATE, MasterOrders, role_templates
-from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.attempt import Yarn, exit_process, exit_superseded, run_attempt
 from eps.cluster.yarn.container import own_job_dir
 from eps.cluster.yarn.launch import LaunchTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
@@ -51,43 +55,43 @@ from eps.system.text_server import Text
 logger = logging.getLogger(__name__)
 
 SUPERSEDED_REASON = "another job master has taken over"
-#: What is logged while the job runs is waited for this long, beside what Hadoop's client itself waits.
+#: Retry deadline for a log record while the job runs, in addition to the timeouts of Hadoop's client.
 LOG_PATIENCE_S = 2.0
-#: A job ends so long before YARN ends its application for its lifetime, and no more than this part of it.
+#: A job ends this long before the end of its application's lifetime, but at most this share of the lifetime before.
 LIFETIME_RESERVE_S, LIFETIME_RESERVE = 30.0, 0.25
 
 
 def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
-    """Return how the workers and servers of a job are started, and what they prove with who they are."""
+    """Return the launch template of a job's workers and servers, with their tokens."""
     return LaunchTemplate(role_templates(orders, runtime.spec, ENTRY_POINTS), credentials)
 
 
 class JobResources(YarnResourceManager):
-    """YARN's containers for a job that leaves its results before it says that it has ended."""
+    """YARN's containers for a job, which uploads its results before the application ends."""
 
-    #: Set before the job begins.
+    #: Set before the job starts.
     results: Results
     iterations: int = 1
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
-        """Say that the owner thread lives, and how far the job is."""
+        """Show that the owner thread is alive, and report the job's progress."""
         self.fraction_done = min(1.0, max(0, clock) / max(1, self.iterations))
         super().beat(changes, patience_s, clock=clock)
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Leave the results, then end whatever still runs and tell YARN how the job ended."""
+        """Upload the results, then release all containers and unregister the application."""
         super().beat(NO_NEWS, RESULTS_PATIENCE_S)
         try:
-            self.results.leave(exit_code, state, reason)
+            self.results.upload_results(exit_code, state, reason)
         except StorageError as error:
-            logger.exception("M the results cannot be left")
+            logger.exception("M the results cannot be written")
             if exit_code == 0:
                 exit_code, state, reason = 1, str(JobState.FAILED), f"the results cannot be written: {error}"
         super().end_job(exit_code, state, reason)
 
 
 class YarnHost:
-    """A job master on YARN: its status tells what only an application master knows, to whoever shrinks it for others.
+    """The host of a job master on YARN; implements :class:`~eps.master.main.Host`.
 
     Parameters
     ----------
@@ -100,19 +104,19 @@ class YarnHost:
         self._runtime, self._job, self._resources = runtime, job, resources
 
     def add_to(self, status: dict[str, Any]) -> dict[str, Any]:
-        """As of :class:`~eps.master.main.Host`."""
+        """See :class:`~eps.master.main.Host`."""
         found = with_why(with_grants(status, self._resources.granted()), self._resources.waiting())
-        # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
-        labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
+        # Schedulers that resize the job need the node labels that its containers may use; empty: nodes without one.
+        labels = {str(role): self._runtime.spec.yarn.label_of(str(role)) for role in Role}
         return {**found, "manager": self._runtime.manager, "labels": labels}
 
     def bring_model(self) -> None:
-        """As of :class:`~eps.master.main.Host`."""
-        self._resources.results.leave_model()
+        """See :class:`~eps.master.main.Host`."""
+        self._resources.results.upload_model()
 
     def deliver(self) -> str:
-        """As of :class:`~eps.master.main.Host`."""
-        # Paths without a scheme are those of the host that has submitted the job.
+        """See :class:`~eps.master.main.Host`."""
+        # Paths without a scheme are on the client's host.
         return deliver_detached(self._job, lambda place: isinstance(place, RemotePath))
 
 
@@ -123,7 +127,7 @@ def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str,
 
 
 def with_why(status: dict[str, Any], waiting: Mapping[str, str]) -> dict[str, Any]:
-    """Return a status that also says what YARN has told of why a job waits for containers that it needs to go on."""
+    """Return a status with YARN's reason why a job still waits for containers that it needs to continue."""
     known = [why for member in status["members"] if (why := waiting.get(member["container"]))]
     key = "reason" if status["state"] == JobState.STARTING else "recovery_waits_for"
     return {**status, key: f"{status[key]}; {known[0]}"} if known and status.get(key) else status
@@ -135,11 +139,11 @@ class JobPage(ProxiedServer):
     Parameters
     ----------
     host : str
-        By which YARN's proxy reaches it.
+        Name by which YARN's proxy reaches this host.
     status : callable
-        Returns what ``eps status --json`` prints; called on a thread of each request.
+        Returns what ``eps status --json`` prints; called on the thread of each request.
     viewer, may_view
-        As of :class:`~eps.cluster.yarn.proxied.ProxiedServer`.
+        See :class:`~eps.cluster.yarn.proxied.ProxiedServer`.
     """
 
     def __init__(
@@ -163,9 +167,9 @@ def run(orders: MasterOrders, job: JobDir, host: str) -> int:
     Raises
     ------
     EpsError
-        It cannot begin.
+        The master cannot start.
     """
-    # Whoever only looks into this module needs no Java.
+    # Imported here, so that importing this module needs no Java.
     from eps.cluster.yarn.hadoop.files import HadoopFiles
     from eps.cluster.yarn.log_storage import HadoopLogStorage
     from eps.hadoop.session import HadoopSession
@@ -186,28 +190,28 @@ def serve(
     watch: Callable[[Job, bool], None] | None = None,
     log_store: LogStorage | None = None,
 ) -> int:
-    """Run the job's master on whatever is behind the facade; return the exit code.
+    """Run the job's master on any implementation of YARN's facade; return the exit code.
 
     Parameters
     ----------
     orders : MasterOrders
     job : JobDir
-        Of this process.
+        This process's own job directory.
     host : str
-        Where it listens.
+        Host to listen on.
     yarn : Yarn
-        Both sides are closed when this returns.
+        Its clients are closed at the end.
     shared : LogStorage
-        The folder that the job's processes share.
+        Folder on the cluster that the job's processes share.
     watch : callable, optional
-        As of :class:`~eps.master.main.Master`.
+        See :class:`~eps.master.main.Master`.
     log_store : LogStorage, optional
-        The shared folder as the log is written while the job runs; default: ``shared``.
+        Same folder, with the timeouts for log records while the job runs; default: ``shared``.
 
     Raises
     ------
     EpsError
-        It cannot begin; YARN tries it again.
+        The master cannot start; YARN starts the next attempt.
     """
     runtime = Runtime.of_job(job).within(job.path)
     spec, security = runtime.spec, Security.of_job(job.path)
@@ -218,9 +222,9 @@ def serve(
         template_of(orders, runtime, yarn.credentials),
         MasterEndpoint(server.address.host, server.address.port),
         limits=yarn.limits(spec),
-        max_containers=spec.max_containers,
+        max_containers=spec.containers.max_containers,
         home=yarn.home(spec),
-        on_ended=leave,
+        on_ended=exit_superseded,
     )
     resources.results, resources.iterations = Results(job, shared), spec.iterations
 
@@ -229,8 +233,8 @@ def serve(
     refresher: StatusRefresher | None = None
     lifetime: threading.Timer | None = None
     try:
-        opened = SharedLog.open(shared, STATE, partial(leave, SUPERSEDED_REASON), log_store)
-        # Not before the log is this one's: until then another may be master, and announce itself.
+        opened = SharedLog.open(shared, STATE, partial(exit_superseded, SUPERSEDED_REASON), log_store)
+        # Only once this process owns the log: until then another master may be running and announce itself.
         said = Announcements(job, shared)
         log = StateLog(opened)
         yarn_host = YarnHost(runtime, job, resources)
@@ -245,26 +249,26 @@ def serve(
             announcements=said,
             host=yarn_host,
         )
-        viewers = spec.access().get("view", "")
-        # They come through the job's folder, which is closed to all others.
+        viewers = spec.yarn.access().get("view", "")
+        # Other users read the results through the job's folder, which is otherwise private.
         left = open_storage(orders.shared, public=True) if viewers else shared
         resources.results = Results(job, left, partial(fence, job, shared, master.status()["generation"]))
         page = JobPage(host, master.status, yarn.viewer, lambda user: bool(viewers) and yarn.is_in_acl(viewers, user))
         resources.show_page(page.url)
         refresher = StatusRefresher(job, resources.results, master.history)
-        if spec.lifetime_s and yarn.submitted_s:
-            reason = f"its lifetime of {spec.lifetime_s:g} s has passed"
-            left_s = lifetime_left_s(spec.lifetime_s, yarn.submitted_s, time.time())
+        if spec.yarn.lifetime_s and yarn.submitted_s:
+            reason = f"its lifetime of {spec.yarn.lifetime_s:g} s has passed"
+            left_s = lifetime_left_s(spec.yarn.lifetime_s, yarn.submitted_s, time.time())
             lifetime = threading.Timer(left_s, master.events.put, (KillRequested(reason),))
             lifetime.daemon = True
             lifetime.start()
         return master.run()
     except StorageError as error:
         if log is None and not isinstance(error, DamagedLogError):
-            # The next attempt may find the store again, and the job as it is.
+            # The next attempt may reach the store, and then restores the job.
             raise
-        logger.exception("M cannot go on")
-        resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
+        logger.exception("M cannot continue")
+        resources.end_job(1, str(JobState.FAILED), f"the job master cannot continue: {error}")
         return 1
     finally:
         if lifetime is not None:
@@ -277,27 +281,27 @@ def serve(
 
 
 def fence(job: JobDir, shared: Storage, generation: int) -> None:
-    """End this process where a later job master than that of ``generation`` has announced itself.
+    """Exit if a job master later than that of ``generation`` has announced itself.
 
     Raises
     ------
     StorageError
-        What it announced cannot be read.
+        The announcement cannot be read.
     """
     if Announcements(job, shared).generation > generation:
-        leave(SUPERSEDED_REASON)
+        exit_superseded(SUPERSEDED_REASON)
 
 
 def lifetime_left_s(lifetime_s: float, submitted_s: float, now_s: float) -> float:
-    """Return in how many seconds a job is to end, so that it has ended in order when its lifetime has passed."""
+    """Return the seconds until a job must begin to end, so that it has ended in order before its lifetime is over."""
     end_s = submitted_s + lifetime_s - min(LIFETIME_RESERVE_S, LIFETIME_RESERVE * lifetime_s)
     return min(max(0.0, end_s - now_s), threading.TIMEOUT_MAX)
 
 
 def main() -> int:
-    """Run the application master of the environment; return its exit code."""
-    return begin(lambda orders, host: run(orders, own_job_dir(Path.cwd()), host))
+    """Run the job's master with the orders of the environment; return its exit code."""
+    return run_attempt(lambda orders, host: run(orders, own_job_dir(Path.cwd()), host))
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

@@ -1,8 +1,7 @@
-"""The logs of a job on YARN while it runs, from the web servers of its nodes, brought into the job's directory.
+"""Download the logs of a running job on YARN from the web servers of its nodes to the job's directory.
 
-A node tells of the containers that it has, and of their logs.  What ended, or is on a node that is gone, it does not
-tell: of that the cluster has what it collects (log aggregation), which ``yarn logs`` shows.  The job master leaves the
-end of its own log in the job's folder on the cluster.
+A node serves the logs of its running containers.  ``yarn logs`` shows logs of ended containers and lost nodes, if the
+cluster aggregates logs.  The job master uploads the end of its own log to the job's results.
 
 Source: Hadoop 3.5.0, "NodeManager REST API's": Container(s) API; ``NMWebServices`` (``containers/ID/logs``).
 """
@@ -27,39 +26,39 @@ from eps.storage.jobdir import JobDir
 from eps.storage.webhdfs import innermost
 from eps.system.home import DIRECTORY_MODE
 
-#: A node that does not answer is looked at again with the next look.
+#: Timeout for a node's answer; the next download asks it again.
 TIMEOUT_S = 3.0
-#: Of the files of a container, in the order in which they are read: what YARN said, what its process did.
+#: Log files of a container, in the order in which they are joined: YARN's own, then the process's.
 FILES = ("prelaunch.err", "stdout", "stderr")
 _PIECE_BYTES = 1 << 16
-#: Before what a file holds: among other lines how long it is.
+#: In the header of a file: its length, and the line before its content.
 _LENGTH, _BEGIN = re.compile(rb"^LogLength:\s*(\d+)", re.MULTILINE), b"LogContents:\n"
-#: In the log of the job master: which of its containers is which of YARN's.
+#: Line of the job master's log with a container id and YARN's name.
 _PLACED = re.compile(r"M (\S+) is (container_\w+) on \S+")
-#: YARN's number of the application master's container, in each attempt.
+#: YARN's name of the application master's container; the group is the attempt.
 _MASTER_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_(\d+)_000001")
 
 
 class LiveLogs:
-    """Brings what the containers of a running job wrote, as often as it is called.
+    """Download the logs of a running job's containers, as often as :meth:`download` is called.
 
     Parameters
     ----------
     job : JobDir
-        On YARN.
+        A job on YARN.
 
     Raises
     ------
     ConfigError
-        A package is missing, or the configuration of its cluster cannot be read.
+        A package is missing, or the cluster's configuration cannot be read.
     StorageError
-        Its record cannot be read.
+        The job's record cannot be read.
     """
 
     def __init__(self, job: JobDir) -> None:
         application = Application.read(job)
         if application is None:
-            raise ConfigError(f"job {job.name!r} is none on YARN")
+            raise ConfigError(f"job {job.name!r} does not run on YARN")
         conf = read_configuration(Path(application.conf_dir))
         self._job = job
         self._client = YarnClient(conf)
@@ -76,18 +75,18 @@ class LiveLogs:
         self._scheme = "https" if conf.get("yarn.http.policy").upper() == "HTTPS_ONLY" else "http"
         number = application.application_id.removeprefix("application_")
         self._ours = re.compile(rf"container_(e\d+_)?{re.escape(number)}_\d+_\d+")
-        #: Container -> sizes of its files at the last look.
+        #: Container -> sizes of its files at the last download.
         self._sizes: dict[str, dict[str, int]] = {}
 
-    def bring(self) -> int:
-        """Bring the logs that have changed since the last call; return how many containers there are.
+    def download(self) -> int:
+        """Download the logs that have changed since the last call; return the number of running containers.
 
         Raises
         ------
         RpcError
-            The ResourceManager does not answer, or none of its nodes.
+            The ResourceManager does not answer, or no node does.
         StorageError
-            They cannot be written.
+            The logs cannot be written.
         """
         nodes = [node.http_address for node in self._client.nodes() if node.http_address]
         found: dict[str, str] = {}
@@ -98,15 +97,15 @@ class LiveLogs:
             except (self._requests.RequestException, KeyError, TypeError, ValueError) as error:
                 reasons.append(f"{address}: {innermost(error)}")
         if len(reasons) == len(nodes):
-            raise PeerUnavailableError(f"no node tells its logs ({'; '.join(reasons) or 'there is none'})")
+            raise PeerUnavailableError(f"no node serves its logs ({'; '.join(reasons) or 'no node is running'})")
         try:
             self._job.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-            # Masters first: their logs name the others.
+            # Masters first: their logs have the names of the other containers.
             for container in sorted(found, key=lambda name: (not _attempt(name), name)):
-                self._bring_container(container, found[container])
+                self._download_container(container, found[container])
             self._remove_masters_after(max(map(_attempt, found), default=0))
         except (self._requests.RequestException, KeyError, TypeError, ValueError) as error:
-            raise PeerUnavailableError(f"a node does not tell its logs: {innermost(error)}") from error
+            raise PeerUnavailableError(f"a node does not serve its logs: {innermost(error)}") from error
         except OSError as error:
             where = error.filename or self._job.logs
             raise StorageError(
@@ -120,7 +119,7 @@ class LiveLogs:
             if self._ours.fullmatch(str(entry["id"])):
                 yield str(entry["id"]), f"{url}/{entry['id']}/logs"
 
-    def _bring_container(self, container: str, url: str) -> None:
+    def _download_container(self, container: str, url: str) -> None:
         try:
             sizes = _sizes_of(self._ask(url).json())
             if sizes and sizes != self._sizes.get(container):
@@ -131,12 +130,12 @@ class LiveLogs:
                                 target.write(piece)
                 self._sizes[container] = sizes
         except self._requests.HTTPError as error:
-            # It has just ended.
+            # The container has just ended.
             if error.response is None or error.response.status_code != 404:
                 raise
 
     def _name(self, container: str) -> str:
-        """Return a log's name: ``master``, ``master-N`` of a later attempt, else the master's name of the container."""
+        """Return a log's name: ``master``, ``master-N`` for attempt N, else the container id in the master's log."""
         if attempt := _attempt(container):
             return MASTER if attempt == 1 else f"{MASTER}-{attempt}"
         for path in self._job.logs.glob(f"{MASTER}*.log"):
@@ -148,7 +147,7 @@ class LiveLogs:
         return container
 
     def _remove_masters_after(self, attempt: int) -> None:
-        """Remove logs of later masters than the latest that this run has had: they are of a run before."""
+        """Remove logs of masters after this attempt: they are from an earlier run of the job."""
         for path in self._job.logs.glob(f"{MASTER}-*.log"):
             if attempt_of(path) > attempt > 0:
                 path.unlink(missing_ok=True)
@@ -162,7 +161,7 @@ class LiveLogs:
         return answer
 
     def close(self) -> None:
-        """Let go of the nodes and the ResourceManager."""
+        """Close the connections to the nodes and the ResourceManager."""
         self._session.close()
         self._client.close()
 
@@ -172,21 +171,21 @@ def _kerberos(application_id: str) -> HttpAuth:
         return HttpAuth()
     except ImportError:
         raise ConfigError(
-            "the nodes of this cluster want Kerberos: pip install '.[kerberos]' in EPS's folder; or take "
+            "the nodes of this cluster require Kerberos: pip install '.[kerberos]' in EPS's folder, or use "
             f"{LOGS_COMMAND.format(application_id)}"
         ) from None
 
 
 def _attempt(container: str) -> int:
-    """Return which attempt's application master has a container; 0 of any other container."""
+    """Return the attempt whose application master has a container; 0 for other containers."""
     match = _MASTER_CONTAINER.fullmatch(container)
     return 0 if match is None else int(match[1])
 
 
 def _sizes_of(told: Mapping[str, Any]) -> dict[str, int]:
-    """Return the files of a container that are not empty, with their sizes, in the order in which they are read."""
+    """Return name -> size of a container's files that are not empty, in the order of :data:`FILES`."""
     infos = told["containerLogsInfo"]
-    # A list, where some of them were collected before.
+    # A list if the cluster has aggregated some of them.
     listed = [
         file for info in (infos if isinstance(infos, list) else [infos]) for file in info.get("containerLogInfo") or ()
     ]
@@ -195,12 +194,12 @@ def _sizes_of(told: Mapping[str, Any]) -> dict[str, int]:
 
 
 def contents(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what a file holds of what a node tells, without the lines around it; it may be larger than memory.
+    """Yield a log file's content from a node's answer, without header and footer; it may be larger than memory.
 
     Raises
     ------
     ValueError
-        It does not say how long the file is.
+        The header has no length.
     """
     held, left = b"", -1
     for piece in pieces:

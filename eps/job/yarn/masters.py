@@ -1,11 +1,11 @@
-"""The masters of the jobs that share an application of YARN: several in one process of its master's container.
+"""Run several job masters in one process of an application master's container, for jobs that share the application.
 
-A master in a process of its own, with its supervisor, has 130 MB of resident memory.  Most of that is Python and gRPC,
-and YARN counts all of it for each process.  Here one process runs up to :data:`MOST_IN_ONE` masters, so one more
-master costs what it holds itself (benchmarks/yarn/masters.py measures it).
+A master with its supervisor in processes of their own needs 130 MB of resident memory.  Most of that is Python and
+gRPC, which YARN counts for each process.  Here one process runs up to :data:`MOST_IN_ONE` masters, so a further master
+costs only its own state (benchmarks/yarn/masters.py measures it).
 
-A job whose master fails has failed, and its scheduler starts it again from its latest checkpoint.  If such a process
-dies, that is so for all jobs in it.  All of them end with the application master.
+If a master fails, its job fails, and the scheduler resumes the job from its latest checkpoint.  If the process dies,
+all jobs in it fail.  All of them end with the application master.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import PreparedJob
 from eps.master.main import Master, prepare_process, serve
 from eps.storage.jobdir import JobDir, JobLock
-from eps.storage.record import NO_WORD, End, Phase
+from eps.storage.record import SUPERVISOR_KILLED, End, Phase
 from eps.system.threads import expect_many_threads
 
 logger = logging.getLogger(__name__)
 
-#: Masters in one process: they share one core at a time.
+#: Most masters in one process, where they share one core.
 MOST_IN_ONE = 32
 _MOST_BYTES = 64 * 1024
 _LOST = 1
 
 
 class HostedMaster:
-    """A job whose master another process of this container runs; the job ends with this process.
+    """A job whose master runs in another process of this container; the job ends with this process.
 
-    It is a :class:`eps.cluster.supervisor.start.JobHandle`.
+    Implements :class:`eps.cluster.supervisor.start.JobHandle`.
     """
 
     def __init__(self, host: _HostProcess, job: JobDir) -> None:
@@ -57,32 +57,32 @@ class HostedMaster:
         self._ended = threading.Event()
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the job runs."""
+        """Return the exit code; None while the job is running."""
         return self._exit_code
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Return the exit code once the job has ended.
+        """Wait for the end of the job and return its exit code.
 
         Raises
         ------
         DeadlineError
-            It has not within ``timeout_s`` seconds.
+            The job has not ended within ``timeout_s`` seconds.
         """
         if not self._ended.wait(timeout_s) or self._exit_code is None:
             raise DeadlineError(f"job {self._job.name!r} has not ended within {timeout_s} s")
         return self._exit_code
 
     def kill(self) -> None:
-        """End the job at once, without its master."""
+        """Kill the job without waiting for its master."""
         self._host.say({"kill": str(self._job.path)})
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """End the job and wait for it; harmless when repeated.
+        """End the job and wait for its end.  Idempotent.
 
         Raises
         ------
         DeadlineError
-            It has not ended within ``timeout_s`` seconds.
+            The job has not ended within ``timeout_s`` seconds.
         """
         self._host.say({"end": str(self._job.path)})
         self.wait(timeout_s)
@@ -94,30 +94,30 @@ class HostedMaster:
 
 
 class MasterHosts:
-    """The processes that run masters; thread-safe."""
+    """The processes that run masters.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._hosts: list[_HostProcess] = []
 
     def warm_up(self, folder: Path) -> None:
-        """Start a process before there is a job, so that the first one does not wait for its imports.
+        """Start a process before there is a job, so that the first job need not wait for its imports.
 
         Parameters
         ----------
         folder : Path
-            For its log.
+            Folder for the process's log.
 
         Raises
         ------
         ResourceError
-            It cannot be started.
+            The process cannot be started.
         """
         with self._lock:
             self._hosts.append(_HostProcess(folder))
 
     def start(self, prepared: PreparedJob) -> HostedMaster:
-        """Start the master of a job, and hand the job's lock to it.
+        """Start the master of a job; it takes over the job's lock.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class MasterHosts:
             return [host.pid for host in self._hosts if host.is_alive]
 
     def close(self) -> None:
-        """End all processes, and the jobs in them; harmless when repeated."""
+        """Kill all processes, and with them their jobs.  Idempotent."""
         with self._lock:
             for host in self._hosts:
                 host.close()
@@ -146,7 +146,7 @@ class MasterHosts:
 
 
 class _HostProcess:
-    """One process of masters, from the side of the application master."""
+    """A process of masters, as the application master uses it."""
 
     def __init__(self, folder: Path) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -164,10 +164,10 @@ class _HostProcess:
                     )
             except OSError as error:
                 ours.close()
-                raise ResourceError(f"a process for masters of jobs cannot be started: {error}") from error
+                raise ResourceError(f"the process for job masters cannot be started: {error}") from error
         self._socket = ours
         self._lock = threading.Lock()
-        #: Path -> what has not ended.
+        #: Path of the job's directory -> master, for jobs that have not ended.
         self._masters: dict[str, HostedMaster] = {}
         self._listener = threading.Thread(target=self._listen, name="masters", daemon=True)
         self._listener.start()
@@ -193,11 +193,11 @@ class _HostProcess:
         except OSError as error:
             with self._lock:
                 del self._masters[path]
-            raise ResourceError(f"the process for masters of jobs has ended: {error}") from error
+            raise ResourceError(f"the process for job masters has exited: {error}") from error
         return master
 
     def say(self, message: Mapping[str, str]) -> None:
-        # A process that has gone has ended its jobs.
+        # If the process has exited, its jobs have ended.
         with suppress(OSError):
             self._socket.send(json.dumps(message).encode())
 
@@ -231,8 +231,8 @@ class _HostProcess:
 # ---- in the process of masters
 
 
-class _Alone(Waitable):
-    """What a hosted master has in a supervisor's place: it starts nothing, and takes how the job ended."""
+class _NoContainers(Waitable):
+    """Resource manager of a hosted master in place of a supervisor: starts no containers, keeps the job's end."""
 
     def __init__(self) -> None:
         self.end: End | None = None
@@ -248,16 +248,16 @@ class _Alone(Waitable):
         return False
 
     def release(self, container_id: str) -> None:
-        """Do nothing: no container is a process of this host."""
+        """Do nothing: there are no containers."""
 
     def kill(self, container_id: str) -> None:
-        """Do nothing: no container is a process of this host."""
+        """Do nothing: there are no containers."""
 
     def poll(self) -> list[ContainerEvent]:
         return []
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
-        """Do nothing: a trial that stands still is ended by its scheduler."""
+        """Do nothing: the scheduler kills a trial without progress."""
 
     def room(self) -> Mapping[str, int]:
         return {}
@@ -273,7 +273,7 @@ class _Alone(Waitable):
 
 
 class _Hosted:
-    """One job of this process."""
+    """A job of this process."""
 
     def __init__(self, job: JobDir, lock: JobLock) -> None:
         self.job, self._lock = job, lock
@@ -283,17 +283,17 @@ class _Hosted:
         self._why = ""
 
     def run(self) -> int:
-        """Run the job to its end, note that, and return the exit code."""
-        alone = _Alone()
+        """Run the job to its end, record the end, and return the exit code."""
+        resources = _NoContainers()
         try:
             self.job.begin(phase=Phase.RUNNING, pid=0, end=None)
-            serve(self.job, alone, ENTRY_POINTS, made=self._made)
+            serve(self.job, resources, ENTRY_POINTS, made=self._made)
         except Exception as error:
             logger.exception("M the job master failed")
-            alone.end_job(1, JobState.FAILED, f"the job master failed: {type(error).__name__}: {error}")
+            resources.end_job(1, JobState.FAILED, f"the job master failed: {type(error).__name__}: {error}")
         finally:
-            alone.close()
-        end = alone.end or End(JobState.FAILED, NO_WORD, 1, round(time.time(), 3))
+            resources.close()
+        end = resources.end or End(JobState.FAILED, SUPERVISOR_KILLED, 1, round(time.time(), 3))
         self.over(end)
         return end.exit_code
 
@@ -303,13 +303,13 @@ class _Hosted:
             self.kill_in_order(self._why)
 
     def kill_in_order(self, why: str) -> None:
-        """Have the master end the job; one that is not made yet does when it is."""
+        """Make the master end the job, as soon as there is a master."""
         self._why = why
         if self._master is not None:
             self._master.events.put(e.KillRequested(why))
 
     def over(self, end: End) -> None:
-        """Note how the job ended, once."""
+        """Record the job's end, once."""
         with self._ends:
             if self._is_over:
                 return
@@ -317,18 +317,18 @@ class _Hosted:
         try:
             self.job.close(end)
         except EpsError:
-            # Whoever looks at the job next notes that its master ended without a word.
-            logger.exception("M the end of the job cannot be noted")
+            # The next process that opens the job records that its master was killed.
+            logger.exception("M the end of the job cannot be recorded")
         self._lock.close()
 
 
 class _Host:
-    """The masters of this process.
+    """Runs the masters of this process.
 
     Parameters
     ----------
     line : socket.socket
-        To the application master.
+        Connection to the application master.
     """
 
     def __init__(self, line: socket.socket) -> None:
@@ -336,7 +336,7 @@ class _Host:
         self._jobs: dict[str, _Hosted] = {}
 
     def run(self) -> None:
-        """Serve until the application master has gone."""
+        """Serve until the application master closes the connection."""
         while True:
             packet, descriptors, _, _ = socket.recv_fds(self._line, _MOST_BYTES, 1)
             if not packet:
@@ -345,7 +345,7 @@ class _Host:
             if what == "start":
                 self._start(path, descriptors[0])
             elif (hosted := self._jobs.get(path)) is not None:
-                hosted.kill_in_order("its client is gone")
+                hosted.kill_in_order("its client has exited")
                 if what == "kill":
                     del self._jobs[path]
                     hosted.over(End(JobState.KILLED, "killed at once", _LOST, round(time.time(), 3)))
@@ -356,7 +356,7 @@ class _Host:
         try:
             lock = JobLock(job.lock, lock_fd)
         except EpsError:
-            # Its directory has gone: the other jobs of this process go on.
+            # Its directory was removed.  The other jobs of this process continue.
             logger.exception("M %s cannot be started", job.name)
             self._tell(path, _LOST)
             return
@@ -371,7 +371,7 @@ class _Host:
         finally:
             logging.getLogger().removeHandler(log)
             log.close()
-        # One that was killed at once has been told of, and may run again.
+        # The end of a killed job was reported before, and the job may have been started again.
         if self._jobs.get(path) is hosted:
             del self._jobs[path]
             self._tell(path, exit_code)
@@ -382,7 +382,7 @@ class _Host:
 
 
 class _JobLog(logging.FileHandler):
-    """What the owner thread of one master logs, in the log of its job; that thread has the job's name."""
+    """Writes the log lines of a master's owner thread, which has the job's name, to the job's log."""
 
     def __init__(self, job: JobDir) -> None:
         super().__init__(job.log("master"), delay=True)
@@ -395,7 +395,7 @@ class _JobLog(logging.FileHandler):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run masters until the application master has gone."""
+    """Run masters until the application master closes the connection."""
     parser = argparse.ArgumentParser(prog=f"python -m {__name__}", description="Run the masters of several jobs.")
     parser.add_argument("--fd", type=int, required=True, metavar="N", help="socket of the application master")
     arguments = parser.parse_args(argv)

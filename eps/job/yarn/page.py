@@ -1,4 +1,4 @@
-"""The page of a job on YARN: served by its master while the job runs, a file in the job's folder when it has ended."""
+"""The page of a job on YARN, which its master serves during the job and writes to the results at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from eps.job.display import status_text
 
-#: A browser loads the page of a running job again after so many seconds.
+#: Interval at which a browser reloads the page of a running job, in seconds.
 REFRESH_S = 2
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -29,7 +29,7 @@ pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; font-size: 13px }}
 
 
 def page_of(status: Mapping[str, Any], *, has_ended: bool = False) -> str:
-    """Return the page of a job with this status; that of one which has ended lies beside its report."""
+    """Return a job's page; with ``has_ended`` its links are to files beside it."""
     links = ("status.json", "report.json", "master.log") if has_ended else ("status.json", "metrics")
     return _PAGE.format(
         refresh="" if has_ended else f'<meta http-equiv="refresh" content="{REFRESH_S}">',

@@ -24,11 +24,11 @@ from eps.cluster.yarn.application import (
     PAGE_FILE,
     RESULTS,
     Application,
-    papers_of,
+    result_files,
 )
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
-from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.outcome import outcome, parse_outcome
 from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import (
@@ -84,7 +84,7 @@ class Inquiry:
     def __init__(self, client: Client | Listing, application_id: str) -> None:
         self._client = client
         self._application_id = application_id
-        #: Since when every answer has said that the application is unknown; a failed call resets it.
+        #: Time since which every answer has been that the application is unknown; a failed call resets it.
         self._unknown_since_s: float | None = None
         self._is_unknown = False
 
@@ -122,7 +122,7 @@ class Inquiry:
 
 
 def _forgotten(application_id: str) -> ApplicationReport:
-    said = "YARN does not know the application any more: its ResourceManager has lost its state"
+    said = "YARN no longer knows the application: its ResourceManager has lost its state"
     return ApplicationReport(application_id, "", "EPS", "", "", "FAILED", "FAILED", said, "", -1, "", 0.0, (), 0, 0, 0)
 
 
@@ -197,13 +197,13 @@ class YarnJob:
 
     @property
     def application_id(self) -> str:
-        """As of :class:`~eps.job.master_link.Whereabouts`."""
+        """See :class:`~eps.job.master_link.Whereabouts`."""
         return self.application.application_id
 
     # ---- state
 
     def is_running(self) -> bool:
-        """Return whether the job runs or may run.  Raises as :meth:`end`."""
+        """Return whether the job runs or may run; raises the errors of :meth:`end`."""
         return self.end() is None
 
     def end(self, *, is_final: bool = False) -> End | None:
@@ -303,21 +303,21 @@ class YarnJob:
             shared = self._shared(self.patience_s)
             # Empty: the files of the run were removed.
             names = shared.names(RESULTS) if self.application.shared else []
-            word = None
+            noted = None
             if ENDED_FILE in names:
-                word = word_of(_read(shared, ENDED_FILE), f"{RESULTS}/{ENDED_FILE}")
+                noted = parse_outcome(_read(shared, ENDED_FILE), f"{RESULTS}/{ENDED_FILE}")
             elif report is None and not is_final:
                 # A restarted ResourceManager may still recover it.
                 return None
-            papers = {path: _read(shared, path.name) for path in papers_of(job) if path.name in names}
+            files = {path: _read(shared, path.name) for path in result_files(job) if path.name in names}
         except StorageError as error:
             how = "is not known to YARN" if report is None else f"has ended ({outcome(report, self._stop_reason)[0]})"
             raise StorageError(
                 f"{self.application_id} {how}, and the results of job {job.name!r} cannot be read: {error}; "
                 f"try again with eps fetch {job.name}"
             ) from error
-        if word is not None:
-            state, reason, exit_code = word
+        if noted is not None:
+            state, reason, exit_code = noted
         elif report is not None:
             state, reason, exit_code = outcome(report, self._stop_reason)
         else:
@@ -327,15 +327,15 @@ class YarnJob:
             state, exit_code = "failed", 1
             reason = f"it finished, but its model was not uploaded: recover it with eps resume {job.name}"
         end = End(state, reason, exit_code, round(time.time(), 3))
-        if word is None and (report is None or self._inquiry.is_unknown):
+        if noted is None and (report is None or self._inquiry.is_unknown):
             end = End(state, reason, exit_code, end.time_s, is_lost=True)
         # If another client holds the lock, it notes the end or resumes the job; the next call sees that.
         with suppress(JobExistsError), JobLock(job.lock):
             if Application.read(job) == self.application and (job.record().end is None or is_final):
-                for path, content in papers.items():
+                for path, content in files.items():
                     path.parent.mkdir(exist_ok=True)
                     write_bytes_atomic(path, content, sync=False)
-                if self._progress and not papers:
+                if self._progress and not files:
                     # No master reported: YARN's progress is all that is known.
                     known = waiting_status(job, state, reason, self._clock(), round(self._answered_s, 3))
                     write_json_atomic(job.status_json, known, sync=False)
@@ -419,7 +419,7 @@ class YarnJob:
         PeerUnavailableError
             The ResourceManager does not answer.
         StorageError
-            As of :meth:`end`.
+            See :meth:`end`.
         """
         began_s, said, told_s = time.monotonic(), "", None
         silent_s: float | None = None
@@ -431,7 +431,7 @@ class YarnJob:
                 trouble = self.tell_to_end(reason)
                 told_s = now_s if trouble is None else told_s
                 silent_s = None if trouble is None else now_s if silent_s is None else silent_s
-            text = f"waits for the end of {self.application_id}" + (f": {trouble}" if trouble is not None else "")
+            text = f"waiting for the end of {self.application_id}" + (f": {trouble}" if trouble is not None else "")
             if text != said and (trouble is not None or now_s - began_s > NOTICED_S):
                 said = text
                 tell(text)
@@ -479,7 +479,7 @@ class Listing:
         return self._client.address
 
     def report(self, application_id: str) -> ApplicationReport:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         if self._found is None and self._trouble is None:
             try:
                 self._found = {found.application_id: found for found in self._client.applications()}
@@ -493,7 +493,7 @@ class Listing:
         return found
 
     def kill(self, application_id: str, diagnostics: str = "") -> None:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        """See :class:`~eps.cluster.yarn.facade.Client`."""
         self._client.kill(application_id, diagnostics)
 
     def close(self) -> None:
@@ -515,7 +515,7 @@ class Clusters:
         self._listings: dict[str, Listing] = {}
 
     def job(self, directory: JobDir) -> YarnJob:
-        """Return a job with its cluster's report.  Raises as :class:`YarnJob`."""
+        """Return a job with its cluster's report; raises the errors of :class:`YarnJob`."""
         application = Application.read(directory)
         conf_dir = "" if application is None else application.conf_dir
         if conf_dir not in self._listings:

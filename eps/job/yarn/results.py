@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from eps.cluster.supervisor.process import MASTER
-from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, PAGE_FILE, RESULTS, papers_of
+from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, PAGE_FILE, RESULTS, result_files
 from eps.errors import StorageError
 from eps.job.yarn.page import page_of
 from eps.storage.api import Storage
@@ -30,6 +30,8 @@ OWN_LOG, LOG_BYTES = Path("/proc/self/fd/2"), 1 << 20
 #: Seconds between uploads of the status, and the least seconds if there is a new checkpoint or change.
 REFRESH_S, LEAST_S = 30.0, 5.0
 LOOK_S = 1.0
+#: Longest wait for an upload at the end.
+CLOSE_S = 10.0
 #: Entries of the history in the status, evenly spaced.
 MOST_HISTORY = 250
 
@@ -43,7 +45,7 @@ class Results:
         Of this process.
     shared : Storage
     fence : callable
-        Called before a file gets its final name; does not return if a later attempt has begun.
+        Called before a file gets its final name; does not return if a later attempt has started.
     """
 
     def __init__(self, job: JobDir, shared: Storage, fence: Callable[[], None] = lambda: None) -> None:
@@ -51,41 +53,41 @@ class Results:
         self._lock = threading.Lock()
         self._has_ended = False
 
-    def leave_model(self) -> None:
-        """Upload the model before the job's end is reported: no later master could make it again.
+    def upload_model(self) -> None:
+        """Upload the model before the job's end is reported, since no later master could recreate it.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The model cannot be written.
         """
         self._copy(self._job.model)
 
-    def leave_status(self, status: Mapping[str, Any]) -> None:
+    def upload_status(self, status: Mapping[str, Any]) -> None:
         """Upload the status, unless the job has ended and its results are being uploaded.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The status cannot be written.
         """
         with self._lock:
             if not self._has_ended:
                 with self._file(self._job.status_json.name) as file:
                     file.write(json.dumps(status).encode("utf-8"))
 
-    def leave(self, exit_code: int, state: str, reason: str) -> None:
-        """Upload the other files, and last the end of the job: if that file exists, all others do.
+    def upload_results(self, exit_code: int, state: str, reason: str) -> None:
+        """Upload the other files, and the outcome last: if that file exists, all others do.
 
         Raises
         ------
         StorageError
-            They cannot be written.
+            The files cannot be written.
         """
         with self._lock:
             self._has_ended = True
         _keep_own_log(self._job)
-        for path in papers_of(self._job):
+        for path in result_files(self._job):
             if path.is_file():
                 self._copy(path)
         if status := readable(self._job.status_json):
@@ -152,14 +154,15 @@ class StatusRefresher:
             return
         trouble = ""
         try:
-            self._results.leave_status({**status, "history": self._history(MOST_HISTORY)})
+            self._results.upload_status({**status, "history": self._history(MOST_HISTORY)})
         except StorageError as error:
             trouble = str(error)
         if trouble and not self._trouble:
-            logger.warning("M the status is not left on the cluster: %s", trouble)
+            logger.warning("M the status cannot be uploaded: %s", trouble)
         self._left_s, self._news, self._trouble = now_s, news, trouble
 
     def close(self) -> None:
         """Stop uploading.  Idempotent."""
         self._closing.set()
-        self._thread.join()
+        # The end of a job does not wait for a store that hangs: the process ends, and the thread with it.
+        self._thread.join(CLOSE_S)

@@ -1,4 +1,4 @@
-"""Jobs that share one application of YARN, on the side of its application master.
+"""Run jobs that share one application of YARN, in its application master.
 
 The job masters run in processes of the application master's container, several in each (:mod:`eps.job.yarn.masters`).
 Workers and servers are containers of the application; a job master requests them from the application master
@@ -85,8 +85,8 @@ class SharedApplication:
         self._begun: set[str] = set()
 
     def start(self, request: RunRequest, before_data: Callable[[], None] | None = None) -> tuple[JobDir, HostedMaster]:
-        """Start a job, which ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
-        if not request.spec.checkpoint_dir:
+        """Start a job, which ends with this process; raises the errors of :meth:`eps.job.client.Job.start`."""
+        if not request.spec.checkpoints.checkpoint_dir:
             # A folder for each attempt: the run of the previous attempt may still write its checkpoints.
             request = request.with_spec(checkpoint_dir=str(self._shared / CHECKPOINTS / self._attempt))
         with self._starting:
@@ -94,7 +94,7 @@ class SharedApplication:
             return prepared.directory, self._start_prepared(prepared)
 
     def start_prepared(self, prepared: PreparedJob) -> HostedMaster:
-        """Start a job that is already prepared, such as a resumed one.  Raises as :meth:`start`."""
+        """Start a job that is already prepared, such as a resumed one; raises the errors of :meth:`start`."""
         with self._starting:
             return self._start_prepared(prepared)
 
@@ -107,7 +107,7 @@ class SharedApplication:
         return self._masters.start(prepared)
 
     def warm_up(self) -> None:
-        """Start a process for job masters before the first job needs it.  Raises as :meth:`start`."""
+        """Start a process for job masters before the first job needs it; raises ResourceError if it cannot."""
         make_private(jobs_dir())
         self._masters.warm_up(jobs_dir())
 
@@ -132,7 +132,7 @@ class SharedApplication:
             self._begun.add(job.name)
             for role, template in role_templates(orders, spec, ENTRY_POINTS).items():
                 self._roles[role_key(job.name, role)] = template
-        address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
+        address = self._broker.add(job.name, Security.of_job(job.path), spec.containers.max_containers)
         job.note(yarn={"broker": {"broker": str(address), "host": self._host}})
 
     def end(self, job: str) -> None:
@@ -147,13 +147,13 @@ class SharedApplication:
             for role in [role for role in self._roles if role.startswith(role_key(job, ""))]:
                 del self._roles[role]
 
-    def leave(self, job: JobDir, logs: bool = False) -> None:
+    def upload_results(self, job: JobDir, logs: bool = False) -> None:
         """Upload the results of a job to the cluster's file system, with its master's log if ``logs``.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The results cannot be written.
         """
         storage = self._folder(job.name).storage()
         # The report last: it tells the next attempt that the job has ended and that the other files are complete.
@@ -184,7 +184,7 @@ class SharedApplication:
         """
         # Without settings, a previous attempt has already removed them.
         if job.record().runtime is not None:
-            where, _, attempt = Runtime.of_job(job).spec.checkpoint_dir.rpartition("/")
+            where, _, attempt = Runtime.of_job(job).spec.checkpoints.checkpoint_dir.rpartition("/")
             # Checkpoints in a folder that the user chose stay.
             if where == str(self._shared / CHECKPOINTS):
                 self._shared.storage(patience_s=FORGET_PATIENCE_S).remove(f"{CHECKPOINTS}/{attempt}/{job.name}")
@@ -196,12 +196,12 @@ class SharedApplication:
     # ---- after an attempt that was lost
 
     def restore(self) -> list[str]:
-        """Restore what a next run needs of the jobs that a previous attempt started; return their names.
+        """Restore the directories of the jobs that previous attempts started; return the jobs' names.
 
         Raises
         ------
         StorageError
-            They cannot be read on the cluster, or not be made here.
+            Files on the cluster cannot be read, or directories here cannot be written.
         """
         storage = (self._shared / JOBS).storage()
         names = storage.names("")

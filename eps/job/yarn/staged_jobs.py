@@ -33,7 +33,7 @@ from eps.errors import ConfigError, EpsError, JobExistsError, JobNotFoundError, 
 from eps.hadoop.conf import HadoopConf, environment_configuration
 from eps.spec.runtime import Runtime
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.claims import Claim, owner_of, signed_by
+from eps.storage.claims import Claim, owner_of, read_owner
 from eps.storage.jobdir import JobDir, JobLock, check_job_name, job_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.system.home import DIRECTORY_MODE
@@ -128,7 +128,7 @@ class StagedJobs:
         try:
             (job.tls if len(found) > 1 else job.path).mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
+            raise StorageError(f"{error.filename}: cannot be created: {error.strerror}") from error
         for name in sorted(found):
             write_bytes_atomic(job.path / name, found[name], sync=False)
 
@@ -186,7 +186,7 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
         # The directory has another path on this machine.
         runtime = Runtime.of_job(job).within(job.path)
         job.note(runtime=runtime.to_values())
-        if runtime.spec.checkpoint_dir == str(home / CHECKPOINTS):
+        if runtime.spec.checkpoints.checkpoint_dir == str(home / CHECKPOINTS):
             Claim(str(home / CHECKPOINTS / name), runtime.owner, conf.source).write(job)
         Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source).write(job)
     logger.warning("%s was restored from %s", job.path, folder)
@@ -248,7 +248,7 @@ def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> Non
         The cluster or its file system does not answer.
     """
     former = job_dir(name)
-    if former.path.exists() or signed_by(open_storage(checkpoints / name)) != owner_of(former):
+    if former.path.exists() or read_owner(open_storage(checkpoints / name)) != owner_of(former):
         return
     found = [each for each in _live(client, name) if each.user == client.user]
     if found:

@@ -50,7 +50,7 @@ from eps.data.publish import publish_dataset
 from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError
 from eps.hadoop.bridge import CLASS_PATH_FILE
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
-from eps.job.launch import PreparedJob, prepare_job, remove_left
+from eps.job.launch import PreparedJob, prepare_job, remove_former
 from eps.job.yarn.staged_jobs import check_not_running
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -76,12 +76,12 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
     ----------
     request : RunRequest
     before_data : callable, optional
-        As of :func:`eps.job.launch.prepare_job`.
+        See :func:`eps.job.launch.prepare_job`.
 
     Raises
     ------
     ConfigError
-        The settings cannot work, or HADOOP_CONF_DIR names no cluster.
+        A setting is invalid, or HADOOP_CONF_DIR names no cluster.
     DataError
         The data cannot be used.
     AuthenticationError
@@ -102,7 +102,7 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
             _check(request.spec, client, conf)
             # On the cluster, where every container and a later `eps resume` can read the checkpoints.
             own = home_of(conf, request.spec, client) / CHECKPOINTS
-            if request.name and not request.spec.checkpoint_dir:
+            if request.name and not request.spec.checkpoints.checkpoint_dir:
                 check_not_running(request.name, own, client)
             client.prepare()
             prepared = prepare_job(request, before_data, own)
@@ -122,7 +122,7 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
 
 
 def check_prepared(spec: JobSpec) -> None:
-    """Refuse what :func:`start_prepared` would refuse, before the job's directory changes.  Raises as :func:`start`.
+    """Check a job for :func:`start_prepared` before its directory changes; raises the errors of :func:`start`.
 
     Parameters
     ----------
@@ -136,12 +136,12 @@ def check_prepared(spec: JobSpec) -> None:
 
 def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
     check_job(Cluster(client), spec)
-    check_environment(spec.python)
+    check_environment(spec.yarn.python)
     check_file_systems(conf, spec, client)
 
 
 def start_prepared(prepared: PreparedJob) -> None:
-    """Submit a job that is already prepared and checked, such as a resumed one.  Raises as :func:`start`.
+    """Submit a job that is already prepared and checked, such as a resumed one; raises the errors of :func:`start`.
 
     If the submission fails, the job's directory is restored to its state before it was prepared.
     """
@@ -160,18 +160,18 @@ def start_prepared(prepared: PreparedJob) -> None:
             raise
         finally:
             if former is not None and Application.read(job) != former:
-                remove_left(former.shared, former.remove)
+                remove_former(former.shared, former.remove)
     finally:
         prepared.lock.close()
 
 
 def check_environment(python: str) -> None:
-    """Refuse an interpreter or archive that no container could use.
+    """Check that containers can use an interpreter or archive.
 
     Raises
     ------
     ConfigError
-        It is no Python interpreter, or the archive does not exist.
+        The path is no Python interpreter, or the archive does not exist.
     StorageError
         The archive's file system does not answer.
     """
@@ -184,7 +184,8 @@ def check_environment(python: str) -> None:
 def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Application:
     """Upload a job's files and submit its application, which is noted in the job's directory first.
 
-    Raises as :func:`start`.  If it is unknown whether YARN accepted the application, EPS asks YARN to kill it.
+    Raises the errors of :func:`start`.  If it is unknown whether YARN accepted the application, EPS asks YARN to kill
+    it.
     """
     spec, job = prepared.runtime.spec, prepared.directory
     home = home_of(conf, spec, client)
@@ -197,15 +198,15 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
         launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
         submission = Submission(
             name=job.name,
-            launch=dataclasses.replace(launch, access=spec.access()),
+            launch=dataclasses.replace(launch, access=spec.yarn.access()),
             resource=resource_of(spec, "master"),
-            queue=spec.queue,
+            queue=spec.yarn.queue,
             tags=tags_of(spec),
-            label=spec.by_role("label", "master"),
+            label=spec.yarn.label_of("master"),
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
-            priority=spec.priority if spec.priority >= 0 else None,
-            lifetime_s=spec.lifetime_s or None,
+            priority=spec.yarn.priority if spec.yarn.priority >= 0 else None,
+            lifetime_s=spec.yarn.lifetime_s or None,
         )
         application = Application(application_id, str(shared), conf.source)
         submit_noted(client, job, application, submission)
@@ -217,13 +218,13 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
 
 def _admit_viewers(shared: RemotePath, spec: JobSpec) -> None:
     """Let the viewers of a job traverse its folder to the results; its secrets stay readable by its user only."""
-    if viewers := spec.viewers():
+    if viewers := spec.yarn.viewers():
         try:
             for folder in (shared.parent.parent, shared.parent, shared):
                 folder.storage().admit("", viewers, "--x")
         except StorageError as error:
             logger.warning(
-                "acl is %s: viewers can see the job's page, but not its results on HDFS: %s", spec.acl, error
+                "acl is %s: viewers can see the job's page, but not its results on HDFS: %s", spec.yarn.acl, error
             )
 
 
@@ -240,7 +241,7 @@ def submit_noted(
     refused the application or does not know it, the job's record is restored.  An interrupt gets a note with the
     command that ends the application: ``ends``, by default ``eps kill``.
 
-    Raises as :meth:`eps.cluster.yarn.facade.Client.submit`; StorageError where it cannot be noted.
+    Raises the errors of :meth:`eps.cluster.yarn.facade.Client.submit`; StorageError if it cannot be noted.
     """
     before = job.record()
     try:
@@ -319,7 +320,7 @@ def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: C
     client : Client
         Its user is the one that containers act as.
     """
-    home, environment = home_of(conf, spec, client), python_environment(spec.python)
+    home, environment = home_of(conf, spec, client), python_environment(spec.yarn.python)
     # Not unpacked: Python imports from the archive.
     code = put_once(home, pack_code(), "code.zip", FileKind.FILE)
     files = {CODE: code, CONF: put_once(home, pack_conf(conf), "conf.zip")}

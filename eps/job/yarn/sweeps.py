@@ -1,8 +1,8 @@
-"""Sweeps on YARN, each an application, as directories on the client's machine know them.
+"""Directories of sweeps on YARN, on the client's machine.
 
-``hscheduler sweep --on yarn`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what becomes of
-it when no process follows it any more.  It has the files of a job's directory: ``lock`` for as long as a process
-follows, and the record, with the application, and with an end when what the sweep has left on the cluster is here.
+``hscheduler sweep --on yarn`` makes a directory under ``EPS_HOME/sweeps`` and follows the sweep's application.  This
+module reads these directories when no process follows any more.  Each has files of a job's directory: ``lock``, held
+while a process follows, and a record.  The record names the application, and has an end once the results are here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from eps.cluster.yarn.application import ENDED_FILE, Application
 from eps.cluster.yarn.client import YarnClient
-from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.outcome import outcome, parse_outcome
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError
 from eps.hadoop.conf import read_configuration
@@ -23,18 +23,18 @@ from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir
 from eps.system.home import eps_home
 
-#: Of what H-scheduler leaves on the cluster: a folder with the report of each sweep of which a job has ended.
+#: Folder of the application with a report for each sweep of which a job has ended.
 REPORTS = "reports"
 _NAME = re.compile(r"[0-9a-f]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class SweepState:
-    """How a sweep is."""
+    """State of a sweep."""
 
-    #: ``running``, or how it ended.
+    #: ``running``, or the outcome.
     state: str
-    #: Why it is not to be removed just so; empty where nothing is lost with it.
+    #: Why its directory must not be removed; empty if nothing would be lost.
     keep: str = ""
 
 
@@ -44,7 +44,7 @@ def sweeps_dir() -> Path:
 
 
 def list_sweeps() -> list[JobDir]:
-    """Return the directory of every such sweep, by name."""
+    """Return the directories of all sweeps on YARN, sorted by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
         there = [path for path in sweeps_dir().iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
         return [JobDir(path) for path in sorted(there)]
@@ -52,21 +52,21 @@ def list_sweeps() -> list[JobDir]:
 
 
 def name_of_sweep(sweep: JobDir) -> str:
-    """Return how a sweep is called: by where it is, so that no job has the name."""
+    """Return a sweep's name for messages, ``sweeps/NAME``, which no job can have."""
     return f"{sweep.path.parent.name}/{sweep.name}"
 
 
 def state_of_sweep(sweep: JobDir) -> SweepState:
-    """Return how a sweep is; of one that nobody has followed to its end YARN and the cluster's file system are asked.
+    """Return a sweep's state; ask YARN and the cluster's file system unless the record has its end.
 
     Raises
     ------
     ConfigError
-        The configuration of its cluster cannot be read any more.
+        The cluster's configuration can no longer be read.
     StorageError
-        Its directory cannot be read, or what it has on the cluster.
+        Its directory, or its folder on the cluster, cannot be read.
     AuthenticationError, RpcError
-        YARN cannot be asked.
+        YARN does not answer.
     """
     if sweep.is_running():
         return SweepState("running")
@@ -79,50 +79,50 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     store = application.storage()
     left = store.names("")
     state = "failed" if report is None else outcome(report)[0]
-    word = said_end(store)
-    if word is not None:
-        state = word[0]
+    noted = read_outcome(store)
+    if noted is not None:
+        state = noted[0]
     elif report is None and left:
-        return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
+        return SweepState(state, f"YARN no longer knows {application.application_id}, which may still run")
     if REPORTS in left:
-        told = f"what it has left was not fetched from {store.describe('')}"
-        return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} does")
+        told = f"its results in {store.describe('')} were not downloaded"
+        return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} downloads them")
     return SweepState(state)
 
 
 def report_file(sweep: str) -> str:
-    """Return where the report of a sweep is, in its application's folder on the cluster."""
+    """Return the path of a sweep's report in its application's folder on the cluster."""
     return f"{REPORTS}/{quote(sweep, safe='')}.json"
 
 
-def said_end(shared: Storage) -> tuple[str, str, int] | None:
-    """Return how a sweep has ended by the word that its master has left: state, reason, exit code; None before its end.
+def read_outcome(shared: Storage) -> tuple[str, str, int] | None:
+    """Return (state, reason, exit code) from the file in which a master has noted its end; None before that.
 
     Parameters
     ----------
     shared : Storage
-        The application's folder in the cluster's file system.
+        The application's folder on the cluster.
 
     Raises
     ------
     StorageError
-        It cannot be read.
+        The folder cannot be read, or the file is damaged.
     """
     if ENDED_FILE not in shared.names(""):
         return None
     with shared.read(ENDED_FILE) as file:
-        return word_of(file.read(), shared.describe(ENDED_FILE))
+        return parse_outcome(file.read(), shared.describe(ENDED_FILE))
 
 
 def report_of(application: Application) -> ApplicationReport | None:
-    """Return what YARN says of an application; None where it does not know it.
+    """Return YARN's report on an application; None if YARN does not know it.
 
     Raises
     ------
     ConfigError
-        The configuration of its cluster cannot be read any more.
+        The cluster's configuration can no longer be read.
     AuthenticationError, RpcError
-        YARN cannot be asked.
+        YARN does not answer.
     """
     with closing(YarnClient(read_configuration(Path(application.conf_dir)))) as client:
         try:

@@ -12,7 +12,9 @@ from eps.errors import ConfigError
 from eps.ml.models.base import TASKS, Model, Task, encode_labels
 from eps.ml.models.dnn import Dnn
 from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
+from eps.ml.models.mf import Mf
 from eps.ml.models.softmax import Softmax
+from eps.system.nearest import did_you_mean
 
 __all__ = ["MODELS", "LinearModel", "Model", "Task", "encode_labels", "load_model"]
 
@@ -21,6 +23,7 @@ MODELS: dict[str, type[Model]] = {
     "lasso": Lasso,
     "linear": Linear,
     "logistic": Logistic,
+    "mf": Mf,
     "ridge": Ridge,
     "robust": Robust,
     "softmax": Softmax,
@@ -44,7 +47,8 @@ def load_model(name: str) -> type[Model]:
         return MODELS[name]
     path, colon, class_name = name.rpartition(":")
     if not colon or not path.endswith(".py"):
-        raise ConfigError(f"model is {name!r}, but must be one of {', '.join(sorted(MODELS))}, or path.py:Class")
+        known, hint = ", ".join(sorted(MODELS)), did_you_mean(name, MODELS)
+        raise ConfigError(f"model is {name!r}, but must be one of {known}, or path.py:Class{hint}")
     return _user_class(Path(path), class_name)
 
 

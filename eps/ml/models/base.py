@@ -47,6 +47,8 @@ class Model:
 
     #: The task that is learned; decides how labels are encoded and which metrics apply.
     task: ClassVar[Task]
+    #: The format of the data if the user names none; "auto" detects it.
+    data_format: ClassVar[str] = "auto"
     #: Names of further options -> defaults, whose type is the type of the option.
     options: ClassVar[Mapping[str, Any]] = {}
     #: Whether the model must or must not have an L1 (L2) penalty.

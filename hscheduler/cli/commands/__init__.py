@@ -1,1 +1,1 @@
-"""What the commands of ``hscheduler`` do."""
+"""The commands of ``hscheduler``."""

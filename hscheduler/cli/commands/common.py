@@ -1,6 +1,6 @@
-"""What several commands share: where results go, what flags mean, what is told at the end.
+"""Shared by several commands: paths of results, meaning of flags, and summaries.
 
-Needs nothing of the simulator: who asks a service something does not wait for its imports.
+Does not import the simulator, so that commands of a service's client start fast.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
 from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
+from eps.system.nearest import one_of
 from hscheduler.core.words import counted
 from hscheduler.page import write_page
 from hscheduler.policies import POLICIES
@@ -31,93 +32,93 @@ def client_of(args: argparse.Namespace) -> SchedulerClient:
     """Return the client of the service that the flags name.  Raises as :class:`SchedulerClient`."""
     directory = ServiceDir.of(args.state)
     if not args.scheduler and directory.is_application():
-        # Commands that ask a service of this host do not wait for these imports.
-        from hscheduler.application.follow import say_where
+        # Imported late: it is slow, and a service on this host does not need it.
+        from hscheduler.application.monitor import write_address
 
-        say_where(directory)
+        write_address(directory)
     return SchedulerClient(directory, args.scheduler or "")
 
 
 def flags_of(args: argparse.Namespace) -> str:
-    """Return by which flags another command finds the same service."""
+    """Return the flags with which another command finds the same service."""
     return ServiceDir.of(args.state).flag + (f" --scheduler {args.scheduler}" if args.scheduler else "")
 
 
-def travelling(args: argparse.Namespace, tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a sweep's tables with places that the service which the flags name finds.  Raises as ``staged_for``."""
+def staged_tables(args: argparse.Namespace, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a sweep's tables with paths for the service; upload files if needed.  Raises as ``stage_for``."""
     directory = ServiceDir.of(args.state)
-    # One that is given by its address alone need not be the one that was submitted from here.
+    # A service given by its address need not be the one of the directory.
     if args.scheduler or not directory.is_application():
         return tables
-    from hscheduler.application.follow import staged_for
+    from hscheduler.application.monitor import stage_for
 
-    return staged_for(directory, tables)
+    return stage_for(directory, tables)
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush it."""
     print(line, flush=True)
 
 
 def report_path(text: str | None, name: str = "report") -> Path | None:
-    """Return where a report, or a page, goes; None where none is wanted.
+    """Return the path of a report or page; None if none is wanted.
 
     Raises
     ------
     ConfigError
-        It could not be written there.
+        The file cannot be written there.
     """
     if text is None:
         return None
     path = Path(text)
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(f"{name} is {text!r}, but must be a file in a directory that can be written to")
+        raise ConfigError(f"{name} is {text!r}, but must be a file in a writable directory")
     return path
 
 
 def policies_of(text: str) -> list[str]:
-    """Return the policies that a flag names.
+    """Return the policies that a flag names, without duplicates.
 
     Raises
     ------
     ConfigError
-        One is unknown.
+        A policy is unknown, or none is named.
     """
     found = [name.strip() for name in text.split(",") if name.strip()]
     for name in found:
         if name not in POLICIES:
-            raise ConfigError(f"policy is {name!r}, but must be one of {', '.join(POLICIES)}")
+            raise ConfigError(f"policy is {name!r}, but must be {one_of(name, POLICIES)}")
     if not found:
-        raise ConfigError(f"policy is {text!r}, but must be one of {', '.join(POLICIES)}")
+        raise ConfigError(f"policy is {text!r}, but must be {one_of(text, POLICIES)}")
     return list(dict.fromkeys(found))
 
 
 def with_flags(spec: Spec, **flags: int | None) -> Spec:
-    """Return a sweep with the settings of its file that flags replace.
+    """Return a sweep with the given flags in place of settings of its file.
 
     Raises
     ------
     ConfigError
-        One cannot work.
+        A flag is invalid.
     """
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     return dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, **given))
 
 
 def write_results(target: Path | None, drawn: Path | None, found: dict[str, Any]) -> None:
-    """Write a sweep's report and its page, where they are wanted."""
+    """Write a sweep's report and page to the given paths; None skips one."""
     if target is not None:
         write_json_atomic(target, found, mode=PUBLIC_MODE)
     if drawn is not None:
         write_page(drawn, {found["policy"]: found})
 
 
-def tell_failures(found: Mapping[str, Any]) -> None:
-    """Print why trials of a report failed, once for each reason: for who has not seen it happen."""
+def print_failures(found: Mapping[str, Any]) -> None:
+    """Print why trials of a report failed, once for each reason."""
     trials_of: dict[str, list[str]] = {}
     for trial in found["trials"]:
         if trial["phase"] == "failed":
-            # One trial's reason names it.
+            # Without its name, the same reason of another trial is equal.
             why = trial["why"].replace(trial["name"] or trial["job_id"], "it").replace(trial["job_id"], "it")
             trials_of.setdefault(why, []).append(trial["job_id"])
     for why, trials in trials_of.items():
@@ -125,8 +126,8 @@ def tell_failures(found: Mapping[str, Any]) -> None:
         print(f"{trials[0]}{others} failed: {why}", file=sys.stderr)
 
 
-def tell_best(found: Mapping[str, Any], drawn: Path | None) -> int:
-    """Print a sweep's table, its best point, and where its page is; return the exit code."""
+def print_best(found: Mapping[str, Any], drawn: Path | None) -> int:
+    """Print a sweep's table, its best point, and the path of its page; return the exit code."""
     print(table([found]))
     best = found["best"]
     if best is None:
@@ -143,10 +144,10 @@ def best_text(best: Mapping[str, Any]) -> str:
     return f"{best['job_id']} with {best['metric']} {best['loss']:.6g}: {point_text(best['point'])}"
 
 
-def tell_interrupted(found: Mapping[str, Any], target: Path | None, drawn: Path | None) -> None:
-    """Print of a sweep that was interrupted how far it came, its best point so far, and where that was written."""
-    best = "" if found["best"] is None else f"; the best so far: {best_text(found['best'])}"
-    told = f"{counted(found['completed'], 'trial')} had finished, and what ran was ended"
+def print_interrupted(found: Mapping[str, Any], target: Path | None, drawn: Path | None) -> None:
+    """Print the progress of an interrupted sweep, its best point, and the paths of report and page."""
+    best = "" if found["best"] is None else f"; best so far: {best_text(found['best'])}"
+    told = f"{counted(found['completed'], 'trial')} had finished, the others were ended"
     print(f"interrupted: {told}{best}", file=sys.stderr)
     for name, path in (("report", target), ("page", drawn)):
         if path is not None:

@@ -1,4 +1,4 @@
-"""What clients ask of a service: ``submit``, ``jobs``, ``why``, ``kill``."""
+"""Commands of a service's client: ``submit``, ``jobs``, ``why``, ``kill``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eps.job.display import table
 from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, wanted_of
-from hscheduler.cli.commands.common import client_of, flags_of, travelling
+from hscheduler.cli.commands.common import client_of, flags_of, staged_tables
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.service.client import SchedulerClient, number
@@ -21,22 +21,22 @@ from hscheduler.service.directory import ServiceDir
 
 
 def submit(args: argparse.Namespace) -> int:
-    """Submit a job's file; wait for its end if asked to."""
-    # With whole names, as eps run has them: a service runs somewhere else.
+    """Submit a job's file; with ``--wait`` wait for its end."""
+    # With absolute paths, as in eps run: a service has another working directory.
     request = RunRequest.from_values(read_job_file(Path(args.job)), args.job)
     for result, place in wanted_of(request):
         if not args.wait:
-            raise ConfigError(f"{result.name} is {place}, but is written when the job has ended: add --wait")
+            raise ConfigError(f"{result.name} is {place}, but is written only with --wait: add --wait")
     check_results(request)
     with client_of(args) as client:
-        settings = travelling(args, {"job": json.loads(request.spec.to_json()), "space": {}})["job"]
+        settings = staged_tables(args, {"job": json.loads(request.spec.to_json()), "space": {}})["job"]
         submission = client.submit_job(
             args.name or request.name, JobSpec.from_dict(settings, args.job), args.sweep or ""
         )
         if submission.is_over:
             # It was submitted before, or can never fit the cluster.
-            return _ended(client, submission, request, "is over: ")
-        how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
+            return _ended(client, submission, request, "has ended: ")
+        how = f"hscheduler why {submission.job_id}{flags_of(args)} shows its state"
         print(f"{submission.job_id} is submitted; {how}", flush=True)
         if not args.wait:
             return EXIT_OK
@@ -45,7 +45,7 @@ def submit(args: argparse.Namespace) -> int:
 
 
 def _ended(client: SchedulerClient, submission: Submission, request: RunRequest, first: str = "") -> int:
-    """Print how a job ended, and bring what it has left to where its file says; return the exit code."""
+    """Print how a job ended, and download report and model to the paths in its file; return the exit code."""
     loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
     why = f": {submission.why}" if submission.why else ""
     print(f"{submission.job_id} {first}{submission.phase}{loss}{why}")
@@ -55,38 +55,38 @@ def _ended(client: SchedulerClient, submission: Submission, request: RunRequest,
 
 
 def jobs(args: argparse.Namespace) -> int:
-    """Print the jobs of a sweep, or all."""
+    """Print the jobs of a sweep, or of all sweeps."""
     over = 0
     with client_of(args) as client:
         if args.json or args.all:
             shown, about = client.jobs(args.sweep or "")
         else:
-            shown, about, over = client.jobs_going_on(args.sweep or "")
+            shown, about, over = client.unfinished_jobs(args.sweep or "")
     if args.json:
         print(json.dumps({"scheduler": about, "jobs": shown}, indent=1))
         return EXIT_OK
     rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "WHY"), *map(_row, shown)]
     print(table(rows, indent=""))
-    more = f"; {over} that are over are not shown (--all)" if over else ""
-    print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores are taken{more}")
+    more = f"; ended jobs are not shown: {over} (--all)" if over else ""
+    print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores in use{more}")
     return EXIT_OK
 
 
 def why(args: argparse.Namespace) -> int:
-    """Say how a job is, or how it ended, and why, with what was decided about it, the latest last."""
+    """Print the state of a job, or how it ended, the reason, and all decisions about it, the latest last."""
     with client_of(args) as client:
         job = client.job(args.job)
     told = f": {job['why']}" if job["why"] else ""
     if job["is_over"]:
         loss = number(job["loss"])
-        print(f"{job['job_id']} is over ({job['phase']}" + (f", {loss:.6g})" if loss is not None else ")") + told)
+        print(f"{job['job_id']} has ended ({job['phase']}" + (f", {loss:.6g})" if loss is not None else ")") + told)
     elif job["phase"] == "queued":
-        print(f"{job['job_id']} waits{told}")
+        print(f"{job['job_id']} is queued{told}")
     else:
         size = count_of(job["workers"], job["servers"])
         print(f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {size}{told}")
     if job["on"] != "yarn":
-        print(f"its name for eps is {job['name']}, as in eps status {job['name']}")
+        print(f"its name in eps is {job['name']} (eps status {job['name']})")
     elif application := ServiceDir.of(args.state).application_id():
         print(f"logs of its containers: yarn logs -applicationId {application}")
     for at_s, sentence in job.get("decisions", ()):
@@ -98,12 +98,12 @@ def kill(args: argparse.Namespace) -> int:
     """End a job, or a sweep with all of its jobs."""
     with client_of(args) as client:
         ended = client.cancel(args.name, "killed on request")
-    print(f"told to end: {', '.join(ended)}" if ended else f"nothing to stop: {args.name} had already ended")
+    print(f"ending: {', '.join(ended)}" if ended else f"nothing to stop: {args.name} had already ended")
     return EXIT_OK
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:
-    # The latest loss of a job that has not ended.
+    # A running job has no final loss: show the latest.
     loss, feedback = number(job["latest_loss"] if job["loss"] is None else job["loss"]), number(job["feedback"])
     return (
         job["job_id"],

@@ -1,4 +1,4 @@
-"""``hscheduler page`` and ``hscheduler results``: what a sweep that has ended left, shown again from its report."""
+"""``hscheduler page`` and ``hscheduler results``: show an ended sweep from its report."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, JobNotFoundError, StorageError
-from eps.job.display import number_text, table
-from hscheduler.application.follow import ApplicationDir
+from eps.job.display import number_text, ordered_metrics, table
+from eps.storage.jobdir import job_dir, readable
+from hscheduler.application.monitor import ApplicationDir
 from hscheduler.cli.commands.common import client_of, report_path
-from hscheduler.live.results import export_best
+from hscheduler.live.job_results import export_best
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 
-#: What a report has had from its first version on.
+#: Keys of a report in every version.
 _ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
-#: Columns of a trial that a table of numbers has, besides its point.
+#: Columns of the CSV file, besides those of the point.
 _COLUMNS = (
     "job_id", "name", "phase", "loss", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
     "finished_s", "resize_pause_s", "restarts", "why",
@@ -43,12 +45,14 @@ def draw(args: argparse.Namespace) -> int:
 
 
 def results(args: argparse.Namespace) -> int:
-    """Print the trials of a report, the best first; export what is asked for."""
+    """Print the trials of a report, the best first; run the requested exports."""
     reports = reports_of(args)
     exports = exporters(args.tensorboard, args.mlflow)
     found = list(reports.values())
     if args.export_best and len(found) != 1:
-        raise ConfigError(f"{args.report} holds the reports of {', '.join(reports)}: a best model is that of one sweep")
+        raise ConfigError(
+            f"{args.report} has the reports of {', '.join(reports)}, but --export-best needs a single sweep"
+        )
     if args.csv:
         sys.stdout.write(csv_text(reports))
     for report in found:
@@ -62,11 +66,11 @@ def results(args: argparse.Namespace) -> int:
 
 
 def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
-    """Copy the model of a report's best trial to where it is wanted; return the trial."""
+    """Copy the model of a report's best trial to ``--export-best``; return the trial."""
     directory = ServiceDir.of(args.state)
     if _is_file(args) or not directory.is_application() or not _runs(directory):
         return export_best(report, args.export_best)
-    # Its jobs are under no EPS_HOME of this host.
+    # The jobs run on YARN, not under EPS_HOME of this host: ask the service.
     if report["best"] is None:
         raise ConfigError("no trial finished: there is no best model")
     best = str(report["best"]["job_id"])
@@ -77,7 +81,7 @@ def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
 
 
 def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the reports of a file; or that of a sweep of a service, which may be gone.
+    """Return the reports of a file, or that of a sweep of a service, which may have ended.
 
     Raises
     ------
@@ -87,8 +91,8 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if _is_file(args):
         return read_reports(Path(args.report))
     directory = ServiceDir.of(args.state)
-    # The reports of earlier applications with this directory.
-    kept = ApplicationDir(directory.path).kept_reports()
+    # Reports of earlier applications with this directory.
+    kept = ApplicationDir(directory.path).saved_reports()
     if args.scheduler or _runs(directory):
         try:
             with client_of(args) as client:
@@ -107,7 +111,7 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _is_file(args: argparse.Namespace) -> bool:
-    """Return whether the argument names a file, and not the sweep of a service."""
+    """Return whether the argument names a file rather than the sweep of a service."""
     if args.state or args.scheduler:
         return False
     path = Path(args.report)
@@ -115,8 +119,8 @@ def _is_file(args: argparse.Namespace) -> bool:
 
 
 def _runs(directory: ServiceDir) -> bool:
-    """Return whether a service has a directory; one on YARN until what it has left is here."""
-    is_on_yarn = directory.is_application() and ApplicationDir(directory.path).kept() is None
+    """Return whether a service runs in a directory; one on YARN counts until its results are fetched."""
+    is_on_yarn = directory.is_application() and ApplicationDir(directory.path).saved() is None
     return is_on_yarn or directory.is_running()
 
 
@@ -126,22 +130,22 @@ def read_reports(path: Path) -> dict[str, dict[str, Any]]:
     Raises
     ------
     ConfigError
-        There is no such file, or it holds none.
+        There is no such file, or it has no reports.
     StorageError
-        It cannot be read.
+        The file cannot be read.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
+        raise ConfigError(f"{path}: no such file")
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no report of hscheduler: it is not JSON ({error})") from None
+        raise ConfigError(f"{path} is not a report of hscheduler: it is not JSON ({error})") from None
     if isinstance(found, Mapping):
         found = {found["policy"]: found} if isinstance(found.get("policy"), str) else found.get("policies", found)
     if not isinstance(found, Mapping) or not found or not all(_is_report(each) for each in found.values()):
-        raise ConfigError(f"{path} is no report of hscheduler sweep, compare or simulate")
+        raise ConfigError(f"{path} is not a report of hscheduler sweep, compare or simulate")
     return {policy: _whole(report) for policy, report in found.items()}
 
 
@@ -150,7 +154,7 @@ def _is_report(value: object) -> bool:
 
 
 def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report with what an earlier version did not write."""
+    """Return a report with defaults for keys that earlier versions did not write."""
     trials = [{"curve": [], "name": "", **trial} for trial in report["trials"]]
     return {
         "cluster": {"nodes": [], "history": []},
@@ -162,7 +166,7 @@ def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the trials of a report: those that finished by their loss, the best first, then the others."""
+    """Return the trials of a report, the best first: finished, then killed, then the others."""
     sign = -1.0 if report["direction"] == "maximize" else 1.0
     rank = {"finished": 0, "killed": 1}
 
@@ -175,12 +179,26 @@ def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def results_text(report: Mapping[str, Any]) -> str:
     """Return the trials of a report as a table, the best first."""
-    rows = [["TRIAL", "PHASE", report["metric"].upper(), "FEEDBACK", "POINT", "WHY"]]
+    tests = {trial["job_id"]: _test_metrics(trial) for trial in report["trials"]}
+    measured = ordered_metrics({name: 0.0 for test in tests.values() for name in test})
+    # The first that says more than the sweep's own metric.
+    shown = [name for name, _ in measured if report["metric"] not in (name, f"test_{name}")][:1]
+    heads = [report["metric"].upper(), "FEEDBACK", *(f"TEST {name.upper()}" for name in shown)]
+    rows = [["TRIAL", "PHASE", *heads, "POINT", "WHY"]]
     for trial in ranked(report):
         why = "" if trial["phase"] == "finished" else trial["why"]
-        numbers = [number_text(trial["loss"]), number_text(trial["feedback"])]
-        rows.append([trial["job_id"], trial["phase"], *numbers, point_text(trial["point"]), why])
+        numbers = [trial["loss"], trial["feedback"], *(tests[trial["job_id"]].get(name) for name in shown)]
+        rows.append([trial["job_id"], trial["phase"], *map(number_text, numbers), point_text(trial["point"]), why])
     return f"{report['policy']}: {report['completed']} of {len(report['trials'])} finished\n{table(rows)}"
+
+
+def _test_metrics(trial: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the test metrics of a trial, from the report of its job; empty if that is not under ``EPS_HOME``."""
+    found: Mapping[str, Any] = {}
+    if trial.get("name"):
+        with suppress(ConfigError):
+            found = readable(job_dir(trial["name"]).report).get("metrics", {}).get("test", {})
+    return found
 
 
 def csv_text(reports: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""``hscheduler serve``: the service in this process, until it is told to end; or as an application of YARN."""
+"""``hscheduler serve``: run the service in this process, or follow it as an application on YARN."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from eps.spec.file import read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.storage.locations import open_storage
 from eps.system import interrupt
-from hscheduler.application.follow import ApplicationDir, Ended, Following, bring, remove
+from eps.system.nearest import one_of
+from hscheduler.application.monitor import ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
 from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
 from hscheduler.live.job import ENDS
-from hscheduler.live.on_yarn import PLACES, cluster_of, container_settings
+from hscheduler.live.placement import PLACES, cluster_of, container_settings
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import SweepView
@@ -34,12 +35,12 @@ from hscheduler.service.directory import ServiceDir, parse_address
 from hscheduler.service.main import Service, ServiceSettings, forget
 from hscheduler.spec import ClusterSpec
 
-#: How often it is looked whether the scheduler is well.
-LOOK_S = 1.0
+#: Seconds between two checks of the scheduler.
+CHECK_S = 1.0
 
 
 def _settings(args: argparse.Namespace, **cluster: Any) -> ServiceSettings:
-    """Return what the flags say of a service, of a cluster that is given."""
+    """Return the settings of a service from flags, with the given ones of its cluster."""
     return ServiceSettings(
         policy=None if args.policy is None else policies_of(args.policy)[0],
         seed=args.seed,
@@ -56,7 +57,7 @@ def _container_size(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings_here(args: argparse.Namespace) -> ServiceSettings:
-    """Return the settings of a service in this process, with the cluster that the flags ask for.
+    """Return the settings of a service in this process, with the cluster of the flags.
 
     Raises
     ------
@@ -65,10 +66,10 @@ def settings_here(args: argparse.Namespace) -> ServiceSettings:
     """
     size, job_settings = _container_size(args), None
     if args.on == "docker":
-        # Its jobs name their images, which are looked for as each begins.
+        # Each job names its image, which is checked when the job starts.
         job_settings = container_settings(ClusterSpec(**size), args.on)
     elif size:
-        raise ConfigError(f"{next(iter(size))} is for containers: add --on docker or --on yarn")
+        raise ConfigError(f"{next(iter(size))} is only for containers: add --on docker or --on yarn")
     address = parse_address(args.listen) if args.listen else Address("", 0)
     return _settings(
         args,
@@ -82,15 +83,15 @@ def settings_here(args: argparse.Namespace) -> ServiceSettings:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM (jobs go on, for the next one) or Ctrl-C (jobs end); on YARN, follow the application."""
+    """Serve until SIGTERM (jobs continue) or Ctrl-C (jobs end); on YARN, follow the application."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     if args.on not in (None, *PLACES):
-        raise ConfigError(f"on is {args.on!r}, but must be one of {', '.join(PLACES)}")
+        raise ConfigError(f"on is {args.on!r}, but must be {one_of(args.on, PLACES)}")
     if args.on == "yarn":
         return _on_yarn(args)
     for flag in ("detach", "application"):
         if getattr(args, flag):
-            raise ConfigError(f"{flag} is for a service that is an application: add --on yarn")
+            raise ConfigError(f"{flag} is only for a service on YARN: add --on yarn")
     settings = settings_here(args)
     directory = ServiceDir.of(args.state)
     _check_no_application(directory)
@@ -104,12 +105,12 @@ def serve(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, tell)
     if args.forget:
-        print(f"H-scheduler begins anew: {forget(directory)}", flush=True)
+        print(f"H-scheduler starts with an empty record: {forget(directory)}", flush=True)
     views: list[SweepView] = []
     with ExitStack() as undo:
         page = None
         if args.web is not None:
-            # Before there is a record, with whose settings every later start has to agree.
+            # First, because a bad port must not leave a record, which fixes the settings of later starts.
             page = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
             undo.callback(page.close)
         service = Service(directory, settings)
@@ -129,102 +130,106 @@ def serve(args: argparse.Namespace) -> int:
         if page is not None:
             page.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
             print(f"its page: {page.address} (metrics for Prometheus at {page.address}metrics)", flush=True)
-        while not told.wait(LOOK_S):
+        while not told.wait(CHECK_S):
             try:
                 service.scheduler.check()
             except RuntimeError as error:
                 service.leave()
-                print(f"hscheduler: {error}; its jobs go on: start it again", file=sys.stderr)
+                print(f"hscheduler: {error}; its jobs continue: start the service again", file=sys.stderr)
                 return EXIT_FAILED
         if signals[0] == signal.SIGTERM:
             service.leave()
-            print("H-scheduler stops; its jobs go on, and the next one with this state takes them up", flush=True)
+            print(
+                "H-scheduler stops; its jobs continue, and the next service with this state controls them", flush=True
+            )
         else:
-            print(f"H-scheduler ends, and its jobs with it; {_results(directory)}", flush=True)
+            print(f"H-scheduler ends its jobs and exits; {_results(directory)}", flush=True)
     return EXIT_OK
 
 
 def _results(directory: ServiceDir) -> str:
-    return f"hscheduler results SWEEP{directory.flag} shows a sweep's results"
+    return f"hscheduler results SWEEP{directory.flag} shows the results of a sweep"
 
 
 # ---- on YARN
 
-#: Flags that a service on YARN does not have, and why.
+#: Flags that a service on YARN does not support, and why.
 _NOT_ON_YARN = {
-    **dict.fromkeys(("nodes", "vcores", "memory"), "the nodes are those of the cluster"),
-    "listen": "the service listens on the node of its application's master",
-    "web": "its page is the tracking URL, which is printed",
-    "forget": "each application begins with a record of its own",
+    **dict.fromkeys(("nodes", "vcores", "memory"), "the cluster has its own nodes"),
+    "listen": "the service listens on the node of its application master",
+    "web": "the page is at the tracking URL, which is printed",
+    "forget": "each application starts with an empty record",
 }
-#: Settings of a job's file that the application has.
+#: Settings of a job's file that apply to the application.
 _OF_APPLICATION = (
     "queue", "priority", "lifetime_s", "acl", "tags", "label", "python", "staging", "container_timeout_s",
 )  # fmt: skip
 
 
 def _check_no_application(directory: ServiceDir) -> None:
-    """Refuse the directory of a service on YARN that has not ended, or whose results are not here."""
+    """Reject the directory of a service on YARN until its results are fetched."""
     if not directory.is_application():
         return
     known = ApplicationDir(directory.path)
     application = known.application()
-    if application is not None and application.shared and known.kept() is None:
+    if application is not None and application.shared and known.saved() is None:
         raise ConfigError(
-            f"{directory.path} belongs to {application.application_id} on YARN: {known.how_again} follows it, and "
-            "Ctrl-C ends it then; or use another --state"
+            f"{directory.path} belongs to {application.application_id} on YARN: {known.follow_command} follows it "
+            "(then Ctrl-C ends it); or use another --state"
         )
 
 
 def _application_settings(path: str | None) -> JobSpec:
-    """Return the settings of the application that a file asks for.
+    """Return the settings of the application from a file.
 
     Raises
     ------
     ConfigError
-        There is no such file, or it has settings of jobs.
+        There is no such file, or it has other settings.
     """
     values = {} if path is None else read_job_file(Path(path))
     for name in values:
         if name not in _OF_APPLICATION:
-            raise ConfigError(f"{path}: {name} is a setting of jobs; an application has {', '.join(_OF_APPLICATION)}")
+            raise ConfigError(f"{path}: {name} does not apply to the application, only {', '.join(_OF_APPLICATION)} do")
     return JobSpec.from_dict(values, path or "settings")
 
 
 def _on_yarn(args: argparse.Namespace) -> int:
-    """Be the client of a service that is an application: submit it, unless it runs, and follow it."""
+    """Submit the service as an application, unless it runs already, and follow it."""
     for flag, why in _NOT_ON_YARN.items():
         given = getattr(args, flag)
         if given is not None and given is not False:
-            raise ConfigError(f"{flag} is {given}, but on YARN {why}")
+            raise ConfigError(f"{flag} is {given}, but not possible on YARN: {why}")
     job, conf = _application_settings(args.application), environment_configuration()
     directory = ServiceDir.of(args.state)
     if directory.record.exists():
-        raise ConfigError(f"{directory.path} belongs to a service of this host: use another --state")
+        raise ConfigError(f"{directory.path} belongs to a service on this host: use another --state")
     known = ApplicationDir(directory.path)
     if directory.is_sweep:
-        raise ConfigError(f"{directory.path} belongs to a sweep: {known.how_again} follows it; or use another --state")
+        raise ConfigError(
+            f"{directory.path} belongs to a sweep: {known.follow_command} follows it; or use another --state"
+        )
     with directory.lock(), closing(YarnClient(conf)) as client:
         application = known.application()
-        if application is None or not application.shared or known.kept() is not None:
-            application = _begun(args, job, known, client, conf)
+        if application is None or not application.shared or known.saved() is not None:
+            application = _submitted(args, job, known, client, conf)
         shared = open_storage(application.shared, conf=conf)
-        following = Following(application, client, known.service, shared, say, sweep=None)
-        return _followed(following, known, detach=args.detach)
+        monitor = Monitor(application, client, known.service, shared, say, sweep=None)
+        return _follow(monitor, known, detach=args.detach)
 
 
-def _begun(
+def _submitted(
     args: argparse.Namespace, job: JobSpec, known: ApplicationDir, client: Client, conf: HadoopConf
 ) -> Application:
-    """Submit an application; return it."""
+    """Submit the application of a service; return it."""
     name = "the service"
     with interrupt.before_submission(name):
         cluster = cluster_of(ClusterSpec(**_container_size(args)), client.nodes())
         size = {"nodes": cluster.nodes, "vcores": cluster.vcores, "memory": cluster.memory}
         settings = _settings(args, **size, job_settings=container_settings(cluster))
         known.service.security(between_hosts=True)
-        # Of one that has ended, and whose results are here.
-        remove(known)
+        # Files of an earlier application, whose results were fetched.
+        remove_remote_files(known)
         known.job.job_json.unlink(missing_ok=True)
         application = submit_service(settings, job, cluster, known.job, client, conf)
     say(f"{application.application_id} is H-scheduler: {_how(known, application.application_id)}")
@@ -232,39 +237,39 @@ def _begun(
 
 
 def _how(known: ApplicationDir, application_id: str) -> str:
-    return f"Ctrl-C, or yarn application -kill {application_id}, ends it, and its jobs with it; state in {known.path}"
+    return f"Ctrl-C, or yarn application -kill {application_id}, ends it and its jobs; state in {known.path}"
 
 
-def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> int:
-    """Follow a service's application until it has ended, or as soon as it listens; return the exit code."""
-    name = following.application.application_id
+def _follow(monitor: Monitor, known: ApplicationDir, *, detach: bool) -> int:
+    """Follow a service's application to its end, or (``detach``) until it listens; return the exit code."""
+    name = monitor.application.application_id
     try:
-        ended = following.until_it_listens()
+        ended = monitor.wait_until_listening()
         if ended is None:
-            say(f"H-scheduler listens on {following.place}; its page: {following.page}")
+            say(f"H-scheduler listens on {monitor.place}; its page: {monitor.page}")
             if detach:
-                say(f"{name} goes on: {known.how_again} follows it again, and Ctrl-C ends it then")
+                say(f"{name} continues: {known.follow_command} follows it again (then Ctrl-C ends it)")
                 return EXIT_OK
-            ended = following.run()
+            ended = monitor.run()
     except KeyboardInterrupt:
         interrupt.discard_closed_output()
         with interrupt.interrupt_on_signals():
-            ended = following.end(ENDS)
-            is_here = _brought(following, known, ended)
+            ended = monitor.end(ENDS)
+            is_fetched = _fetch(monitor, known, ended)
         if ended.is_over:
-            say(f"H-scheduler has ended, and its jobs with it; {_results(known.service)}")
-        return EXIT_OK if is_here else EXIT_FAILED
-    _brought(following, known, ended)
+            say(f"H-scheduler and its jobs have ended; {_results(known.service)}")
+        return EXIT_OK if is_fetched else EXIT_FAILED
+    _fetch(monitor, known, ended)
     print(f"hscheduler: {name} {ended.state}: {ended.reason}", file=sys.stderr)
     if ended.state == "failed":
-        print(f"what its containers wrote: yarn logs -applicationId {name}", file=sys.stderr)
-    say(f"{_results(known.service)}; {known.how_again} begins another")
+        print(f"logs of its containers: yarn logs -applicationId {name}", file=sys.stderr)
+    say(f"{_results(known.service)}; {known.follow_command} starts another service")
     return EXIT_FAILED
 
 
-def _brought(following: Following, known: ApplicationDir, ended: Ended) -> bool:
-    """Fetch an application's results; where they cannot be fetched, print where they are, and return False."""
-    problem = bring(known, following.shared, ended)
+def _fetch(monitor: Monitor, known: ApplicationDir, ended: Ended) -> bool:
+    """Fetch an application's results; return whether that worked.  If not, print the reason."""
+    problem = fetch_results(known, monitor.shared, ended)
     if problem:
         print(f"hscheduler: {problem}", file=sys.stderr)
     return not problem

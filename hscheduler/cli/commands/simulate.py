@@ -1,4 +1,4 @@
-"""``hscheduler simulate``: a sweep in virtual time, under one policy or several; ``hscheduler fit``: what it needs."""
+"""``hscheduler simulate``: sweeps in virtual time; ``hscheduler fit``: models of speed and costs for them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def fit_command(args: argparse.Namespace) -> int:
     for path in args.reports:
         reports += reports_in(Path(path))
         if any(map(is_simulated, reports)):
-            raise ConfigError(f"{path} is of simulated jobs, but fit learns from real ones: give a report of sweep")
+            raise ConfigError(f"{path} has simulated jobs, but fit needs real ones: use a report of sweep or compare")
     model = fit(reports)
-    print(f"of {model.found['trials']} trials and {model.found['iterations']} iterations:")
+    print(f"fitted to {model.found['trials']} trials and {model.found['iterations']} iterations:")
     for name, terms in model.speeds.items():
         shown = ", ".join(f"{term} {1000 * seconds:.3f} ms" for term, seconds in terms.items() if seconds)
         error = 100 * model.found["relative_error"][name]
-        print(f"{name}: {shown or 'nothing'} besides what it sleeps; off by {error:.1f} %")
+        print(f"{name}: {shown or 'nothing'} besides stretch_s; error {error:.1f} %")
     print(", ".join(f"{name} {seconds:.3f}" for name, seconds in dataclasses.asdict(model.costs).items()))
     if target is not None:
         write_json_atomic(target, model.as_dict(), mode=PUBLIC_MODE)
@@ -72,15 +72,15 @@ def fit_command(args: argparse.Namespace) -> int:
 def _one_workload(args: argparse.Namespace) -> None:
     given = [name for name in ("trace", "like", "paper") if getattr(args, name)]
     if len(given) > 1:
-        raise ConfigError(f"--{given[0]} and --{given[1]} are two workloads: give one")
+        raise ConfigError(f"--{given[0]} and --{given[1]} exclude each other")
     if not given and args.spec is None:
-        raise ConfigError("nothing to simulate: give a sweep's file, a --trace, --like or --paper")
+        raise ConfigError("nothing to simulate: add a sweep's file, --trace, --like or --paper")
     if args.model and args.trace:
-        raise ConfigError("the jobs of a --trace have speeds of their own: --model has no use there")
+        raise ConfigError("--model is not possible with --trace, whose jobs have their own speeds")
     if args.paper and (args.spec or args.trials or args.page or args.verbose):
-        raise ConfigError("--paper says all but --policy, --seed, --model and --report")
+        raise ConfigError("--paper allows only --policy, --seed, --model and --report")
     if args.like and args.trials:
-        raise ConfigError("--like has the trials of its report: --trials has no use there")
+        raise ConfigError("--trials is not possible with --like, which takes the trials of its report")
 
 
 def _sweep(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, Any]]:
@@ -108,7 +108,7 @@ def _like(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, A
     by_policy = {real["policy"]: real for real in reports_in(Path(args.like))}
     for policy in policies_of(args.policy or ",".join(by_policy)):
         if policy not in by_policy:
-            raise ConfigError(f"policy is {policy!r}, but {args.like} has a run of {', '.join(by_policy)}")
+            raise ConfigError(f"policy is {policy!r}, but {args.like} has only {', '.join(by_policy)}")
         real = by_policy[policy]
         spec = spec_of(real) if args.spec is None else Spec.read(Path(args.spec))
         check_sizes(spec)
@@ -117,7 +117,7 @@ def _like(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, A
 
 def _prediction(found: Mapping[str, Any]) -> str:
     like = found["like"]
-    left_out = f"; {like['left_out']} trials that never iterated left out" if like["left_out"] else ""
+    left_out = f"; without {like['left_out']} trials that never iterated" if like["left_out"] else ""
     return (
         f"{found['policy']}: {like['predicted_makespan_s']:.1f} s predicted, {like['real_makespan_s']:.1f} s real, "
         f"predicted / real {like['predicted_over_real']:.3f}{left_out}"
@@ -127,7 +127,7 @@ def _prediction(found: Mapping[str, Any]) -> str:
 def _paper(args: argparse.Namespace, target: Path | None, model: Model | None) -> int:
     policies = policies_of(args.policy or "elastic,static,kill,priority")
     by_model: dict[str, dict[str, Any]] = {}
-    # How fast its jobs are the paper says; what changes cost may be ours.
+    # The speeds are the paper's; a model replaces only the costs.
     setting = paper.MODEL if model is None else dataclasses.replace(paper.MODEL, costs=model.costs)
     for name in paper.MODELS:
         spec = paper.paper_spec(name, args.seed or 0)

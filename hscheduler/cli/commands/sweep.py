@@ -1,4 +1,4 @@
-"""``hscheduler sweep``, ``compare`` and ``sweeps``: sweeps of real jobs on this host, in a service, on YARN."""
+"""``hscheduler sweep``, ``compare`` and ``sweeps``: sweeps of real jobs on this host, in a service or on YARN."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from eps.errors import ConfigError, EpsError
 from eps.job.display import table as columns
 from eps.job.yarn.sweeps import report_of
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
-from hscheduler.application.follow import known_sweep, known_sweeps
+from hscheduler.application.monitor import find_sweep, submitted_sweeps
 from hscheduler.cli.commands.common import (
     DEFAULT_POLICY,
     client_of,
     flags_of,
     policies_of,
+    print_best,
+    print_failures,
+    print_interrupted,
     report_path,
     say,
-    tell_best,
-    tell_failures,
-    tell_interrupted,
-    travelling,
+    staged_tables,
     with_flags,
     write_results,
 )
@@ -40,27 +40,27 @@ from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
 from hscheduler.reports.report import table
 from hscheduler.reports.view import SweepView
-from hscheduler.runners import Again, Here, InService, Interrupted, OnYarn, Outcome, Runner, Viewers
+from hscheduler.runners import Here, InService, Interrupted, OnYarn, Outcome, Resumed, Runner, Viewers
 from hscheduler.spec import Spec
 
-#: Flags that a sweep does not have in some place, and why.
-_NOT_HERE = "is for a sweep that a service runs: add --state DIR, or --scheduler HOST:PORT"
+#: Flags that a kind of sweep does not support, and why.
+_NOT_HERE = "is only for sweeps in a service: add --state DIR or --scheduler HOST:PORT"
 _NOT_POSSIBLE: dict[str, dict[str, str]] = {
     "here": {"detach": _NOT_HERE, "name": _NOT_HERE},
     "service": {
-        "web": "is not possible with a service, which has a page of its own: hscheduler serve --web",
-        "policy": "is not possible with a service, which has one of its own: hscheduler serve --policy",
+        "web": "is not possible with a service: use hscheduler serve --web",
+        "policy": "is not possible with a service: use hscheduler serve --policy",
     },
     "yarn": {
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
         **dict.fromkeys(
-            ("detach", "name"), "is for a sweep that a service runs; on YARN the sweep is an application of its own"
+            ("detach", "name"), "is only for sweeps in a service; on YARN each sweep is a separate application"
         ),
     },
-    "again": {
+    "resume": {
         **dict.fromkeys(
             ("spec", "policy", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
-            "is for a sweep that begins; --resume goes on with one as it was submitted",
+            "is only for new sweeps: --resume continues a sweep as it was submitted",
         ),
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
     },
@@ -69,7 +69,7 @@ _NOT_POSSIBLE: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user of a sweep wants to have of it."""
+    """The results that the user requests: report, page, exports, and output."""
 
     report: Path | None
     page: Path | None
@@ -78,16 +78,16 @@ class Wanted:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Wanted:
-        """Return what the flags say.  Raises ConfigError where that cannot be had."""
+        """Return what the flags request.  Raises ConfigError if a file cannot be written."""
         target, drawn = report_path(args.report), report_path(args.page, "page")
         return cls(target, drawn, exporters(args.tensorboard, args.mlflow), args.quiet)
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """Run a sweep's file under a policy; show it, print a table and the best point."""
+    """Run a sweep's file under a policy; show its progress, print a table and the best point."""
     if args.resume is not None:
-        _check_flags(args, "again")
-        return _to_its_end(Again(known_sweep(args.resume)), Wanted.of(args), _lines(args))
+        _check_flags(args, "resume")
+        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args), _line_viewers(args))
     if args.spec is None:
         raise ConfigError("SPEC.toml is missing: name the file of a sweep, or --resume SWEEP")
     if args.scheduler or args.state:
@@ -95,7 +95,7 @@ def sweep(args: argparse.Namespace) -> int:
     spec, policy = _spec(args), _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
     if spec.job.get("on") == "yarn":
         _check_flags(args, "yarn")
-        return _to_its_end(OnYarn(spec, policy), Wanted.of(args), _lines(args))
+        return _run(OnYarn(spec, policy), Wanted.of(args), _line_viewers(args))
     _check_flags(args, "here")
     wanted, here = Wanted.of(args), Here(spec, policy)
     with ExitStack() as stack:
@@ -105,23 +105,23 @@ def sweep(args: argparse.Namespace) -> int:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
             print(f"the sweep's page, while it runs: {server.address}", flush=True)
-            # Before it has begun there is none.
+            # There is no report before the start.
             server.show(lambda: {} if (found := here.report()) is None else {policy: found})
-        return _to_its_end(here, wanted, _shown(screen, view, here, args), server, screen.close)
+        return _run(here, wanted, _viewers(screen, view, here, args), server, screen.close)
 
 
 def _in_service(args: argparse.Namespace) -> int:
-    """Have a service run a sweep; return as soon as it has it, or show it to its end."""
+    """Run a sweep in a service; show it to its end, or return once it is accepted (``--detach``)."""
     _check_flags(args, "service")
     for flag in ("report", "page", "tensorboard", "mlflow"):
         if args.detach and getattr(args, flag):
-            raise ConfigError(f"{flag} is not possible with detach, which waits for nothing to write")
+            raise ConfigError(f"{flag} is not possible with detach, which does not wait for results")
     wanted = Wanted.of(args)
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
     with client_of(args) as client:
-        runner = InService(client, travelling(args, spec.tables()), flags_of(args), args.name or "")
+        runner = InService(client, staged_tables(args, spec.tables()), flags_of(args), args.name or "")
         if not args.detach:
-            return _to_its_end(runner, wanted, _lines(args))
+            return _run(runner, wanted, _line_viewers(args))
     if runner.was_over:
         print(runner.was_over, file=sys.stderr)
         print(f"its results: hscheduler results {runner.name}{flags_of(args)}")
@@ -137,21 +137,21 @@ def _check_flags(args: argparse.Namespace, place: str) -> None:
             raise ConfigError(f"{'SPEC.toml' if flag == 'spec' else flag} {why}")
 
 
-def _to_its_end(
+def _run(
     runner: Runner,
     wanted: Wanted,
     viewers: Viewers,
     server: PageServer | None = None,
     close_screen: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a sweep, and write and print what it has brought, below what was shown; return the exit code."""
+    """Run a sweep to its end; write and print its results below the shown progress; return the exit code."""
     try:
         try:
             outcome = runner.run(viewers)
         finally:
             close_screen()
     except Interrupted as error:
-        _tell_interrupted(error.outcome, wanted.report, wanted.page)
+        _print_interrupted(error.outcome, wanted.report, wanted.page)
         raise
     report = outcome.report
     if report is not None:
@@ -161,13 +161,13 @@ def _to_its_end(
         for export in wanted.exports:
             export(report)
         if wanted.quiet:
-            tell_failures(report)
-    code = EXIT_FAILED if report is None else tell_best(report, wanted.page)
-    return EXIT_FAILED if _tell_problems(outcome) else code
+            print_failures(report)
+    code = EXIT_FAILED if report is None else print_best(report, wanted.page)
+    return EXIT_FAILED if _print_problems(outcome) else code
 
 
-def _tell_problems(outcome: Outcome) -> bool:
-    """Print what went wrong with a sweep, and what there is to know; return whether anything went wrong."""
+def _print_problems(outcome: Outcome) -> bool:
+    """Print the problems and hints of a sweep; return whether there was a problem."""
     wrong = [*([] if outcome.error is None else [str(outcome.error)]), *outcome.problems]
     for sentence in wrong:
         print(f"hscheduler: {sentence}", file=sys.stderr)
@@ -176,16 +176,16 @@ def _tell_problems(outcome: Outcome) -> bool:
     return bool(wrong)
 
 
-def _tell_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
-    """Write and print what there is of a sweep that was interrupted, below all that was shown."""
+def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
+    """Write and print the results of an interrupted sweep, below the shown progress."""
     if outcome.report is not None:
         write_results(target, drawn, outcome.report)
-        tell_interrupted(outcome.report, target, drawn)
-    _tell_problems(outcome)
+        print_interrupted(outcome.report, target, drawn)
+    _print_problems(outcome)
 
 
 def view_of(here: Here, policy: str) -> SweepView:
-    """Return the view of a sweep that has not begun."""
+    """Return the view of a sweep before its start."""
     sweep = here.sweep
     settings = sweep.spec.sweep
     return SweepView(
@@ -199,20 +199,20 @@ def view_of(here: Here, policy: str) -> SweepView:
     )
 
 
-def _lines(args: argparse.Namespace) -> Viewers:
-    """Return what prints where a sweep runs, and what happens unless that is not wanted."""
+def _line_viewers(args: argparse.Namespace) -> Viewers:
+    """Return viewers that print lines; with ``--quiet`` without news."""
     return Viewers(say, (lambda line: None) if args.quiet else say)
 
 
-def _shown(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
-    """Return what shows a sweep on standard output: a table where that is a terminal, lines where it is none."""
+def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
+    """Return viewers for standard output: a live table on a terminal, else lines."""
     if args.quiet or args.plain or not sys.stdout.isatty():
-        return _lines(args)
+        return _line_viewers(args)
     screen = Screen(sys.stdout, lambda width, height: lines_of(view.look(), width, height))
     stack.callback(screen.close)
 
     def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        # Those that end with the sweep are told as one.
+        # The jobs that end with the sweep are not listed one by one.
         scheduler = here.sweep.scheduler
         over = [] if scheduler is not None and scheduler.has_ended else ends(commands)
         if lines := failures(commands, here.sweep.name_of) + over:
@@ -229,13 +229,13 @@ def compare(args: argparse.Namespace) -> int:
     runner: type[OnYarn] | type[Here] = OnYarn if spec.job.get("on") == "yarn" else Here
     runners: dict[str, Runner] = {policy: runner(spec, policy) for policy in policies}
     if spec.sweep.algorithm != "random" and spec.space:
-        told = f"{spec.sweep.algorithm} learns from what a policy lets finish, so each policy tries points of its own"
-        print(f'{told}; with algorithm = "random" all try the same', file=sys.stderr)
+        told = f"{spec.sweep.algorithm} learns from finished trials, so each policy tries different points"
+        print(f'{told}; use algorithm = "random" for the same points', file=sys.stderr)
     reports: dict[str, Any] = {}
     ratios: dict[str, float] = {}
 
     def write() -> None:
-        # Also where a policy is interrupted: what there is, the ones before it above all.
+        # Called after each policy, so that an interrupt keeps the reports so far.
         if reports and target is not None:
             summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
             write_json_atomic(target, summary, mode=PUBLIC_MODE)
@@ -247,16 +247,16 @@ def compare(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(f"--- {policy}", flush=True)
         try:
-            outcome = each.run(_lines(args))
+            outcome = each.run(_line_viewers(args))
         except Interrupted as error:
             found = error.outcome.report
             if found is not None:
                 reports[policy] = found
-                tell_interrupted(found, target, drawn)
+                print_interrupted(found, target, drawn)
             write()
-            _tell_problems(error.outcome)
+            _print_problems(error.outcome)
             raise
-        has_failed |= _tell_problems(outcome)
+        has_failed |= _print_problems(outcome)
         if outcome.report is None:
             return EXIT_FAILED
         reports[policy] = outcome.report
@@ -264,7 +264,7 @@ def compare(args: argparse.Namespace) -> int:
         write()
     if args.quiet:
         for found in reports.values():
-            tell_failures(found)
+            print_failures(found)
     print(table(list(reports.values())))
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
     barren = [policy for policy, found in reports.items() if found["best"] is None]
@@ -274,13 +274,13 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def sweeps(args: argparse.Namespace) -> int:
-    """List the sweeps that were submitted to YARN from this machine."""
+    """List the sweeps submitted to YARN from this machine."""
     rows = [("SWEEP", "APPLICATION", "STATE", "DONE", "RESULTS")]
     over, problems = 0, []
-    for known in known_sweeps():
+    for known in submitted_sweeps():
         name, state, done, results = "-", "unreadable", "", ""
         try:
-            application, ended = known.application(), known.kept()
+            application, ended = known.application(), known.saved()
             if application is None:
                 continue
             name, state = application.application_id, "" if ended is None else ended.state
@@ -289,15 +289,15 @@ def sweeps(args: argparse.Namespace) -> int:
                 if args.all:
                     rows.append((known.sweep_id, name, state, "", "fetched"))
                 continue
-            state, results = "YARN is away", "followed" if known.service.is_running() else "to be fetched"
+            state, results = "YARN unreachable", "followed" if known.service.is_running() else "to be fetched"
             found = report_of(application)
             state = "unknown to YARN" if found is None else found.state.lower()
             done = "" if found is None or found.ended else f"{found.progress:.0%}"
         except EpsError as error:
-            # One that is damaged, or whose cluster is away, does not hide the others.
+            # A damaged record or an unreachable cluster does not hide the other sweeps.
             problems.append(str(error))
         rows.append((known.sweep_id, name, state, done, results))
-    more = f"{over} whose results are here are not shown (--all)" if over else ""
+    more = f"fetched sweeps are not shown: {over} (--all)" if over else ""
     if rows[1:]:
         print(columns(rows, indent=""))
         print(f"hscheduler sweep --resume SWEEP follows one again, or fetches its results{more and f'; {more}'}")
@@ -309,12 +309,14 @@ def sweeps(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> Spec:
-    """Return a sweep's file with what flags replace of it, where its jobs run among that."""
+    """Return a sweep's file with the flags in place of its settings."""
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
     return spec if args.on is None else dataclasses.replace(spec, job={**spec.job, "on": args.on})
 
 
 def _one(policies: list[str]) -> str:
     if len(policies) != 1:
-        raise ConfigError(f"policy is {','.join(policies)!r}, but a sweep has one; compare takes several")
+        raise ConfigError(
+            f"policy is {','.join(policies)!r}, but must be a single policy; hscheduler compare takes several"
+        )
     return policies[0]

@@ -1,4 +1,4 @@
-"""``hscheduler yarn-plugin``: answers the plugin in a ResourceManager, in the foreground, until it is told to end."""
+"""``hscheduler yarn-plugin``: answer the plugin in a ResourceManager until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only Hadoop's own ``YarnClient`` can: submit applications, and ask by a token."""
+"""Submit applications with Hadoop's own ``YarnClient``, and query them with a token."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from eps.hadoop.errors import AskRefusedError
 from eps.hadoop.session import HadoopSession
 from eps.hadoop.tokens import cancel_tokens, obtain_tokens
 
-#: An application is accepted, or refused, within this.
+#: Timeout for YARN to accept or refuse an application.
 ACCEPT_S = 60.0
 _LOOK_S = 0.1
 
 
 class HadoopClient:
-    """What submits for :class:`eps.cluster.yarn.client.YarnClient`, and gives the nodes to a master.
+    """Submits applications for :class:`eps.cluster.yarn.client.YarnClient`, and lists the nodes for a master.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class HadoopClient:
     Raises
     ------
     EpsError
-        As of Hadoop's client.
+        Hadoop's client cannot start.
     """
 
     def __init__(self, session: HadoopSession) -> None:
@@ -50,7 +50,7 @@ class HadoopClient:
 
     @property
     def user(self) -> str:
-        """Who the caller is to the cluster."""
+        """Name of the user for the cluster."""
         return self.session.user
 
     def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
@@ -58,11 +58,11 @@ class HadoopClient:
         return obtain_tokens(self.session, file_systems)
 
     def cancel_tokens(self, tokens: bytes) -> None:
-        """Make tokens of :meth:`obtain_tokens` worth nothing."""
+        """Cancel tokens of :meth:`obtain_tokens`."""
         cancel_tokens(self.session, tokens)
 
     def new_application(self) -> str:
-        """Return the id of an application to be submitted."""
+        """Return the id for a new application."""
         with self.session.errors("YARN gives no id for an application"):
             return str(self._client.createApplication().getApplicationSubmissionContext().getApplicationId())
 
@@ -75,21 +75,23 @@ class HadoopClient:
                 self._client.submitApplication(_context(application, submission))
         except AskRefusedError as error:
             raise ConfigError(str(error)) from None
-        # Hadoop's client waits for that as well; not, where the ResourceManager is started again just then.
+        # Hadoop's client waits as well, but not if the ResourceManager restarts meanwhile.
         end_s = time.monotonic() + ACCEPT_S
         while (report := self.report(application_id)).state in ("NEW", "NEW_SAVING", "SUBMITTED"):
             if time.monotonic() >= end_s:
-                raise DeadlineError(f"{doing}: YARN has not accepted it within {ACCEPT_S:g} s; it is {report.state}")
+                raise DeadlineError(
+                    f"{doing}: YARN has not accepted it within {ACCEPT_S:g} s; its state is {report.state}"
+                )
             time.sleep(_LOOK_S)
 
     def report(self, application_id: str) -> ApplicationReport:
-        """Return what YARN says of an application; see :class:`~eps.cluster.yarn.facade.Client`."""
+        """Return YARN's report on an application; see :class:`~eps.cluster.yarn.facade.Client`."""
         application = java_application_id(application_id)
-        with self.session.errors(f"{application_id} cannot be asked after"):
+        with self.session.errors(f"YARN does not report the state of {application_id}"):
             return application_of(self._client.getApplicationReport(application))
 
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
-        """Return the nodes that can be used, by name; or those in other states."""
+        """Return the nodes in some states, sorted by name."""
         with self.session.errors("YARN's nodes cannot be listed"):
             kind = record("NodeState")
             wanted = jarray(kind, [getattr(kind, state) for state in states])
@@ -97,7 +99,7 @@ class HadoopClient:
             return sorted(found, key=lambda node: node.node)
 
     def close(self) -> None:
-        """Let go of the ResourceManager; harmless when repeated."""
+        """Close the connection to the ResourceManager.  Idempotent."""
         with self.session.errors("YARN's client cannot be stopped"):
             self._client.stop()
 
@@ -118,7 +120,7 @@ def _context(application: Any, submission: Submission) -> Any:
     )
     context.setApplicationTags(java_set(submission.tags))
     if submission.label:
-        # The application's own expression would be that of every container that asks for none.
+        # The application's own label expression would also apply to every container without one.
         context.setAMContainerResourceRequest(_ask_for_master(submission))
     if submission.lifetime_s is not None:
         timeouts = java("java.util.HashMap")()

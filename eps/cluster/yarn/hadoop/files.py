@@ -1,4 +1,4 @@
-"""A file system of the cluster, with Hadoop's own client: logs that last."""
+"""Write durable logs to a file system of the cluster, with Hadoop's own client."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from eps.errors import ResourceError, RpcError, StorageError
 from eps.hadoop.bridge import java, jbool, jbytes, jshort
 from eps.hadoop.session import HadoopSession
 
-#: Of everything that is made: for its user alone.
+#: Permissions of all new folders and files: for their user only.
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-#: A file that its writer left open is closed within this.
+#: Timeout for HDFS to close a file that its writer left open.
 TAKE_OVER_S = 90.0
-#: Between the refusal of its writer and that.
+#: Longest delay between a DataNode's refusal of the old writer and the closing of the file.
 TAKING_OVER_S = 1.0
 _LOOK_S = 0.2
 
 
 @contextmanager
 def _errors(session: HadoopSession, doing: str) -> Iterator[None]:
-    """Whatever goes wrong with a file is an error of storage, as with every store."""
+    """Raise every error inside the block as a StorageError."""
     try:
         with session.errors(doing, StorageError):
             yield
@@ -32,16 +32,11 @@ def _errors(session: HadoopSession, doing: str) -> Iterator[None]:
 
 
 class HadoopFiles:
-    """Files of the cluster, by URL or by a path of its default file system.  Thread-safe.
+    """Files of the cluster, by URL or by path in its default file system.  Thread-safe.
 
     Parameters
     ----------
     session : HadoopSession
-
-    Raises
-    ------
-    EpsError
-        As of Hadoop's client.
     """
 
     def __init__(self, session: HadoopSession) -> None:
@@ -49,12 +44,12 @@ class HadoopFiles:
         self._conf = session.java_conf
 
     def open(self, url: str) -> HadoopStream:
-        """Begin a file, and the folders that it needs.
+        """Create a file and its missing parent folders.
 
         Raises
         ------
         StorageError
-            There is one, or the cluster does not take it.
+            The file exists, or the cluster refuses it.
         """
         with _errors(self._session, f"{url} cannot be written"):
             files, path = self._at(url)
@@ -63,37 +58,37 @@ class HadoopFiles:
             try:
                 files.setPermission(path, _mode(FILE_MODE))
             except BaseException:
-                # Who is told that it failed must not find a file, which could be another's.
+                # The caller is told that it failed, so leave no file that it could take for another's.
                 stream.close()
                 files.delete(path, jbool(False))
                 raise
         return HadoopStream(self._session, url, stream)
 
     def touch(self, url: str) -> None:
-        """Make an empty file, where there is none.
+        """Create an empty file unless the file exists.
 
         Raises
         ------
         StorageError
-            The cluster does not take it.
+            The cluster refuses it.
         """
-        with _errors(self._session, f"{url} cannot be made"):
+        with _errors(self._session, f"{url} cannot be created"):
             files, path = self._at(url)
             self._make_folder(files, path.getParent())
             files.createNewFile(path)
 
     def was_taken_over(self, url: str, timeout_s: float = TAKING_OVER_S) -> bool:
-        """Return whether a file that this process writes was closed for another one; see :meth:`take_over`.
+        """Return whether another process has taken over a file that this process writes; see :meth:`take_over`.
 
-        A DataNode refuses its writer a moment before the NameNode closes it, so that is waited for.
+        Wait up to ``timeout_s``, because a DataNode refuses the writer a moment before the NameNode closes the file.
 
         Raises
         ------
         StorageError
-            The cluster does not say.
+            The cluster does not answer.
         """
         end_s = time.monotonic() + timeout_s
-        with _errors(self._session, f"{url} cannot be looked at"):
+        with _errors(self._session, f"the state of {url} cannot be read"):
             files, path = self._at(url)
             if not hasattr(files, "isFileClosed"):
                 return False
@@ -104,22 +99,22 @@ class HadoopFiles:
         return True
 
     def take_over(self, url: str, timeout_s: float = TAKE_OVER_S) -> None:
-        """Close a file in the place of a writer that is gone: it writes no more, and what it flushed counts.
+        """Close a file in place of its writer, which can write no more; data that it has flushed is kept.
 
         Raises
         ------
         StorageError
-            HDFS has not closed it in time.
+            HDFS has not closed the file in time.
         """
         end_s = time.monotonic() + timeout_s
         with _errors(self._session, f"{url} cannot be taken over"):
             files, path = self._at(url)
             if not hasattr(files, "recoverLease"):
-                # Only HDFS has files that are open; elsewhere there is nothing to take.
+                # Only HDFS has leases on open files.
                 return
             while not files.recoverLease(path) and not files.isFileClosed(path):
                 if time.monotonic() >= end_s:
-                    raise StorageError(f"{url}: HDFS has not closed it within {timeout_s:g} s for its writer")
+                    raise StorageError(f"{url}: HDFS has not released its writer's lease within {timeout_s:g} s")
                 time.sleep(_LOOK_S)
 
     def _at(self, url: str) -> tuple[Any, Any]:
@@ -128,7 +123,7 @@ class HadoopFiles:
 
     def _make_folder(self, files: Any, path: Any) -> None:
         if not files.exists(path) and not files.mkdirs(path, _mode(DIRECTORY_MODE)):
-            raise StorageError(f"{path}: the folder cannot be made")
+            raise StorageError(f"{path}: the folder cannot be created")
 
 
 def _mode(mode: int) -> Any:
@@ -136,31 +131,31 @@ def _mode(mode: int) -> Any:
 
 
 class HadoopStream:
-    """A file that is being written.  For one thread at a time."""
+    """A file open for writing.  For one thread at a time."""
 
     def __init__(self, session: HadoopSession, url: str, stream: Any) -> None:
         self._session = session
-        #: Where it is, in errors too; whoever renames it changes that.
+        #: Its location, also for messages; update it after a rename.
         self.url = url
         self._stream = stream
 
     def write(self, data: bytes) -> None:
-        """Write, as far as this process: nobody else sees it before :meth:`flush`."""
+        """Write to this process's buffer; readers see the data after :meth:`flush`."""
         with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.write(jbytes(data))
 
     def flush(self) -> None:
-        """Hand what was written to every DataNode that keeps it: it outlives this process, and readers see it."""
+        """Send the buffer to all DataNodes of the file: the data survives this process, and readers see it."""
         with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.hflush()
 
     def sync(self) -> None:
-        """Have it on the DataNodes' disks: it outlives a loss of power."""
+        """Flush to the DataNodes' disks: the data survives a power loss."""
         with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.hsync()
 
     def close(self) -> None:
-        """End the file; harmless when repeated."""
+        """Close the file.  Idempotent."""
         with _errors(self._session, f"{self.url} cannot be closed"):
             self._stream.close()
 

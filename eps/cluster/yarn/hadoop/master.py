@@ -1,13 +1,13 @@
-"""An application master's side of YARN, with Hadoop's synchronous ``AMRMClient`` and ``NMClient``.
+"""An application master's clients of YARN, with Hadoop's synchronous ``AMRMClient`` and ``NMClient``.
 
-The asynchronous clients cannot be used: their handlers are abstract classes, which Python cannot extend.  What the
-synchronous one needs beyond its documentation:
+The asynchronous clients need handlers that extend abstract classes, which Python cannot do.  Facts about the
+synchronous clients that their documentation lacks:
 
-* a request stays in its books after the grant, and the next one asks for it again, until it is removed;
-* it says how many containers it wants of a number; what YARN grants before it has heard that these are fewer, it grants
-  beyond them, and the application master gives that back;
-* ``NMClient`` ends all containers when it is stopped, unless it is told not to;
-* the tokens of nodes are kept for the whole process, unless each pair of clients is given a cache of its own.
+* ``AMRMClient`` keeps a request after its grant and sends it again with the next one, until the caller removes it;
+* it sends the number of containers wanted, so YARN may grant too many before it hears of a smaller number; the
+  application master releases these;
+* ``NMClient`` stops all containers when it is stopped, unless it is configured not to;
+* all clients of a process share one cache of node tokens, unless each pair gets its own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ from eps.hadoop.session import HadoopSession
 logger = logging.getLogger(__name__)
 
 _API = "org.apache.hadoop.yarn.client.api."
-#: What a node says of a container that it has not started.
-_NOT_STARTED = "is not handled by this nodemanager"
-#: What it says of one that has ended.
-_ENDED = "recently stopped"
+#: In a node's answer about a container that it has not started, and about one that has ended.
+_NOT_STARTED, _ENDED = "is not handled by this nodemanager", "recently stopped"
 
 
 class _Containers:
-    """Java's own view of the containers that were granted: name -> container; shared by both sides."""
+    """Java's objects of the granted containers, by name; shared by both clients."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,12 +66,12 @@ class _Containers:
         Raises
         ------
         ResourceError
-            It is not there any more.
+            It has ended.
         """
         with self._lock:
             found = self._found.get(name)
         if found is None:
-            raise ResourceError(f"{name} is not a container of this application any more")
+            raise ResourceError(f"{name} is no longer a container of this application")
         return found
 
 
@@ -84,13 +82,13 @@ class HadoopAm:
         self._session = session
         self._client = client
         self._containers = containers
-        #: Number -> what is asked for under it; Hadoop's client tells YARN how many that are.
+        #: Number -> open requests; Hadoop's client tells YARN how many there are.
         self._asked: dict[int, list[Any]] = {}
-        #: Of turns that the ResourceManager may not have heard; Hadoop's client says them again with the next.
+        #: Asks of failed heartbeats; Hadoop's client sends them again with the next one.
         self._unheard: list[Ask] = []
 
     def register(self, host: str, port: int, tracking_url: str = "") -> Registration:
-        """Say that the application master is there, and where."""
+        """Register the application master and its address."""
         with self._session.errors("the application master cannot register"):
             found = self._client.registerApplicationMaster(host, jint(port), tracking_url)
             return Registration(
@@ -109,9 +107,9 @@ class HadoopAm:
         unblacklist: Sequence[str] = (),
         progress: float = 0.0,
     ) -> AllocateResult:
-        """Beat; see :class:`~eps.cluster.yarn.facade.AmClient`.
+        """Send a heartbeat; see :class:`~eps.cluster.yarn.facade.AmClient`.
 
-        A ResourceManager that was started again is registered with, and told what is outstanding, by Hadoop's client.
+        After a restart of the ResourceManager, Hadoop's client itself registers again and repeats open requests.
         """
         self._unheard += asks
         try:
@@ -132,8 +130,8 @@ class HadoopAm:
         unblacklist: Sequence[str],
         progress: float,
     ) -> AllocateResult:
-        # Whatever goes wrong is tried again, unless it is known to be for good.
-        with self._session.errors("the ResourceManager does not take a heartbeat", RpcError):
+        # Unknown errors become an RpcError, after which the caller retries.
+        with self._session.errors("the ResourceManager refuses a heartbeat", RpcError):
             for ask in asks:
                 request = java_ask(ask)
                 self._client.addContainerRequest(request)
@@ -148,20 +146,21 @@ class HadoopAm:
             return self._result(self._client.allocate(jfloat(progress)))
 
     def _take_back(self, asks: Sequence[Ask]) -> None:
-        """Let Hadoop's client forget asks that were refused: it would say them again with every beat, and be refused.
+        """Make Hadoop's client forget refused asks: it would send them with every heartbeat, and YARN would refuse it.
 
-        Removed, they are still said once, as nothing of a kind that is refused: there is no other way to what is said
-        next.  A withdrawal that is lost on the way is made up for when its container comes.
+        After a removal the client still sends a count of zero for the refused kind, which YARN refuses as well.  So
+        clear its private list of changes, for which it has no method.  If that drops a withdrawal, the surplus
+        container is released once it is granted.
         """
-        with self._session.errors("refused requests cannot be taken back"):
+        with self._session.errors("refused requests cannot be removed"):
             for ask in asks:
                 self._forget(ask.number)
-            said_next = java(_API + "impl.AMRMClientImpl").class_.getDeclaredField("ask")
-            said_next.setAccessible(jbool(True))
-            said_next.get(self._client).clear()
+            changes = java(_API + "impl.AMRMClientImpl").class_.getDeclaredField("ask")
+            changes.setAccessible(jbool(True))
+            changes.get(self._client).clear()
 
     def _forget(self, number: int) -> None:
-        """Ask for one less of a number; harmless where none is asked for."""
+        """Remove one request of a number, if there is any."""
         if requests := self._asked.get(number):
             self._client.removeContainerRequest(requests.pop())
 
@@ -184,18 +183,18 @@ class HadoopAm:
         )
 
     def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
-        """Say that the application has ended."""
+        """Report the end of the application."""
         with self._session.errors("the application master cannot unregister"):
             final = getattr(record("FinalApplicationStatus"), status.name)
             self._client.unregisterApplicationMaster(final, diagnostics, "")
 
     def update_tracking_url(self, url: str) -> None:
-        """Let the next beat say where the application's page is now."""
+        """Report the new URL of the application's page with the next heartbeat."""
         with self._session.errors("the page's address cannot be changed"):
             self._client.updateTrackingUrl(url)
 
     def close(self) -> None:
-        """Let go of the ResourceManager; harmless when repeated."""
+        """Close the connection to the ResourceManager.  Idempotent."""
         with self._session.errors("the ResourceManager's client cannot be stopped"):
             self._client.stop()
 
@@ -209,21 +208,21 @@ class HadoopNm:
         self._containers = containers
 
     def start(self, container: str, launch: Launch) -> None:
-        """Have a container's node start it."""
+        """Start a container on its node."""
         found = self._containers.get(container)
-        with self._session.errors(f"{container} cannot be started by its node"):
+        with self._session.errors(f"the node of {container} cannot start it"):
             self._client.startContainer(found, java_launch(launch))
 
     def stop(self, container: str, node: str) -> None:
-        """Have a container's node end it at once."""
-        with self._session.errors(f"{container} cannot be stopped by its node"):
+        """Stop a container on its node at once."""
+        with self._session.errors(f"the node of {container} cannot stop it"):
             self._client.stopContainer(java_container_id(container), java_node_id(node))
 
     def status(self, container: str) -> ContainerState:
-        """Return what its node says of a container."""
+        """Return a container's state on its node."""
         found = self._containers.get(container)
         try:
-            with self._session.errors(f"the node of {container} cannot be asked"):
+            with self._session.errors(f"the node of {container} does not report its state"):
                 status = self._client.getContainerStatus(found.getId(), found.getNodeId())
                 ended = str(status.getState()) == "COMPLETE"
         except ResourceError as error:
@@ -236,13 +235,13 @@ class HadoopNm:
         return ContainerState.COMPLETE if ended else ContainerState.RUNNING
 
     def close(self) -> None:
-        """Let go of the NodeManagers; containers stay as they are."""
+        """Close the connections to NodeManagers; containers keep running."""
         with self._session.errors("the NodeManagers' client cannot be stopped"):
             self._client.stop()
 
 
 def open_master(session: HadoopSession, node_tokens: Any = None) -> tuple[HadoopAm, HadoopNm]:
-    """Return both sides of YARN for an application master that runs in a container of YARN's.
+    """Return the clients for an application master in a YARN container.
 
     Parameters
     ----------
@@ -253,9 +252,9 @@ def open_master(session: HadoopSession, node_tokens: Any = None) -> tuple[Hadoop
     Raises
     ------
     EpsError
-        As of Hadoop's clients.
+        Hadoop's clients cannot start.
     """
-    with session.errors("the application master cannot begin"):
+    with session.errors("the application master's clients cannot start"):
         tokens = java(_API + "NMTokenCache")() if node_tokens is None else node_tokens
         am = java(_API + "AMRMClient").createAMRMClient()
         am.setNMTokenCache(tokens)

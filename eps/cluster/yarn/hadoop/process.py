@@ -1,4 +1,7 @@
-"""``python -m eps.cluster.yarn.hadoop.process``: who submits applications, as :mod:`eps.hadoop.process` has it."""
+"""``python -m eps.cluster.yarn.hadoop.process``: the child process that submits applications.
+
+See :mod:`eps.hadoop.process` for its protocol.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from eps.hadoop.session import HadoopSession
 
 @cache
 def opened() -> HadoopClient:
-    """Return the client of the cluster of ``HADOOP_CONF_DIR``, for whoever has logged in."""
+    """Return this process's client for the cluster of ``HADOOP_CONF_DIR``; requires a login."""
     session = HadoopSession(environment_configuration())
     session.require_login()
     return HadoopClient(session)
 
 
 def answer(order: Mapping[str, Any]) -> Any:
-    """Carry an order out; return what it is answered with.  Raises as :func:`opened` and HadoopClient."""
+    """Execute a call and return its result; raises the errors of :func:`opened` and of the method."""
     client = opened()
     match order["method"]:
         case "user":

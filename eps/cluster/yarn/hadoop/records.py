@@ -1,4 +1,4 @@
-"""Our values from Hadoop's records, and the other way round."""
+"""Convert between our values and Hadoop's records."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def record(name: str) -> Any:
 
 
 def java_resource(resource: Resource) -> Any:
-    """Return memory and cores, and what else a container has."""
-    # There is one for int and one for long.
+    """Return a resource."""
+    # The casts choose between overloads for int and long.
     found = record("Resource").newInstance(jlong(resource.memory_mb), jint(resource.vcores))
     for name, number in resource.others:
         found.setResourceValue(name, jlong(number))
@@ -63,17 +63,15 @@ def java_application_id(application_id: str) -> Any:
     Raises
     ------
     ConfigError
-        It is none.
+        The text is no application id.
     """
     if not _APPLICATION_ID.fullmatch(application_id):
-        raise ConfigError(
-            f"{application_id!r} is no id of an application: they look like application_1700000000000_0001"
-        )
+        raise ConfigError(f"{application_id!r} is no application id: expected one like application_1700000000000_0001")
     return record("ApplicationId").fromString(application_id)
 
 
 def java_ask(ask: Ask) -> Any:
-    """Return an ask, as a request of ``AMRMClient``."""
+    """Return an ask as a request of ``AMRMClient``."""
     builder = java("org.apache.hadoop.yarn.client.api.AMRMClient$ContainerRequest").newBuilder()
     execution = getattr(record("ExecutionType"), ask.execution.name)
     builder = (
@@ -84,7 +82,7 @@ def java_ask(ask: Ask) -> Any:
         .executionTypeRequest(record("ExecutionTypeRequest").newInstance(execution, jbool(True)))
     )
     if ask.label:
-        # YARN does not take both: what a node must have goes before where it would suit.
+        # YARN refuses both together: a label is a must, hosts are a preference.
         builder = builder.nodeLabelsExpression(ask.label)
     elif ask.nodes:
         builder = builder.nodes(jarray(java("java.lang.String"), ask.nodes))
@@ -92,7 +90,7 @@ def java_ask(ask: Ask) -> Any:
 
 
 def java_launch(launch: Launch) -> Any:
-    """Return what is to run in a container."""
+    """Return a container's launch context."""
     files, env, commands = (java(f"java.util.{name}")() for name in ("HashMap", "HashMap", "ArrayList"))
     for name, file in launch.files.items():
         files.put(name, java_local_file(file))
@@ -109,7 +107,7 @@ def java_launch(launch: Launch) -> Any:
 
 
 def java_local_file(file: LocalFile) -> Any:
-    """Return a file that a NodeManager is to bring."""
+    """Return a file for a NodeManager to localize."""
     kind = record("LocalResourceType").ARCHIVE if file.kind is FileKind.ARCHIVE else record("LocalResourceType").FILE
     return record("LocalResource").newInstance(
         record("URL").fromPath(java("org.apache.hadoop.fs.Path")(file.url)),
@@ -121,7 +119,7 @@ def java_local_file(file: LocalFile) -> Any:
 
 
 def java_set(values: Iterable[Any]) -> Any:
-    """Return a set."""
+    """Return a ``HashSet``."""
     found = java("java.util.HashSet")()
     for value in values:
         found.add(value)
@@ -132,8 +130,8 @@ def java_set(values: Iterable[Any]) -> Any:
 
 
 def resource_of(found: Any) -> Resource:
-    """Return memory and cores, and what else there is."""
-    # Memory and cores come first, whatever else the cluster has.
+    """Return a resource."""
+    # Hadoop's list begins with memory and cores.
     others = sorted((str(each.getName()), int(each.getValue())) for each in list(found.getResources())[2:])
     return Resource(
         int(found.getMemorySize()), int(found.getVirtualCores()), tuple((name, n) for name, n in others if n)
@@ -141,7 +139,7 @@ def resource_of(found: Any) -> Resource:
 
 
 def grant_of(container: Any) -> Grant:
-    """Return a container that was granted."""
+    """Return a granted container."""
     return Grant(
         str(container.getId()),
         str(container.getNodeId()),
@@ -157,7 +155,7 @@ def completed_of(status: Any) -> Completed:
 
 
 def node_update_of(report: Any) -> NodeUpdate:
-    """Return what became of a node."""
+    """Return a change of a node's state."""
     state = str(report.getNodeState())
     change = NodeChange.USABLE
     if state == "DECOMMISSIONING":
@@ -165,13 +163,13 @@ def node_update_of(report: Any) -> NodeUpdate:
     elif state in _UNUSABLE:
         change = NodeChange.UNUSABLE
     left = report.getDecommissioningTimeout()
-    # Below 0 it is: as long as its containers take.
+    # A negative timeout means: until its containers end.
     deadline_s = float(int(left)) if left is not None and int(left) >= 0 else None
     return NodeUpdate(str(report.getNodeId()), change, state, deadline_s)
 
 
 def preemption_of(message: Any) -> Preemption | None:
-    """Return what a preemption message wants; None where there is none."""
+    """Return the content of a preemption message; None for None or an empty one."""
     if message is None:
         return None
 
@@ -183,7 +181,7 @@ def preemption_of(message: Any) -> Preemption | None:
 
 
 def application_of(report: Any) -> ApplicationReport:
-    """Return what YARN says of an application."""
+    """Return the report on an application."""
     attempt = report.getCurrentApplicationAttemptId()
     return ApplicationReport(
         application_id=str(report.getApplicationId()),

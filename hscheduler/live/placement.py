@@ -1,9 +1,9 @@
-"""Where the jobs of a sweep or a service run; on YARN the cluster is the ResourceManager's.
+"""Place the jobs of a sweep or a service: on this host, in Docker containers, or on a YARN cluster.
 
-The scheduler counts with nodes that are alike.  Where they differ, it counts with those that are at least of the size
-with which they hold most containers: what it grants fits wherever YARN puts it, and a small node does not shrink all.
-Its grants are its own plan, and YARN's are what happens: a container that the scheduler grants and YARN does not yet
-have is waited for by the job (``container_timeout_s``).
+The scheduler counts with nodes of one size.  If the nodes of a YARN cluster differ, it uses the size with which they
+hold most containers, and ignores smaller nodes.  So one small node does not shrink all, and a granted container fits
+each counted node.  YARN may still be late with a container that the scheduler has granted; the job waits for it
+(``container_timeout_s``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from eps.errors import ConfigError, ResourceError
 from eps.hadoop.conf import environment_configuration
 from eps.job.yarn import shared_application
 from eps.spec.job_spec import JobSpec
+from eps.system.nearest import one_of
 from hscheduler.core.resources import Resources
 from hscheduler.live.checks import working
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
@@ -30,27 +31,28 @@ PLACES = ("local", "docker", "yarn")
 
 
 def placed(spec: Spec, on: str | None) -> Spec:
-    """Return a sweep with its jobs where ``on`` says; None is where its file says.
+    """Return a sweep with its jobs placed on ``on``; None uses the sweep's file.
 
     Raises
     ------
     ConfigError
-        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image; no node has
-        room for a container; or YARN would take no trial, as of :func:`eps.cluster.yarn.checks.check_job`.
+        ``on`` is unknown, HADOOP_CONF_DIR names no cluster, the Docker engine lacks the image, no node is large enough
+        for a container, or YARN would accept no trial, by :func:`eps.cluster.yarn.checks.check_job`.
     ResourceError
-        The cluster has no node; or the Docker engine does not answer.
+        The cluster has no running node, or the Docker engine does not answer.
     RpcError
         The ResourceManager cannot be reached.
     AuthenticationError
-        It wants Kerberos, and nobody has logged in.
+        The ResourceManager requires Kerberos, and there is no valid ticket.
     """
     where = on if on is not None else str(spec.job.get("on", "local"))
     if where not in PLACES:
-        raise ConfigError(f"on is {where!r}, but must be one of {', '.join(PLACES)}")
+        raise ConfigError(f"on is {where!r}, but must be {one_of(where, PLACES)}")
     if where == "local":
         return spec
     if where == "docker":
-        # Simulated nodes as on this host, and containers that the engine holds to the size that is counted with.
+        # The nodes are simulated, as for local jobs, and the engine limits each container to the size of the sweep's
+        # file.
         spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
         check_backend(spec.job_spec())
         return spec
@@ -66,21 +68,21 @@ def placed(spec: Spec, on: str | None) -> Spec:
 
 
 def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
-    """Return a cluster of these nodes of YARN, for containers of the size that is asked.
+    """Return the cluster that these nodes of YARN make for containers of the size in ``asked``.
 
     Raises
     ------
     ConfigError
-        None has room for a container.
+        No node is large enough for a container.
     ResourceError
-        There is none.
+        There are no nodes.
     """
     if not nodes:
-        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+        raise ResourceError("the cluster has no running node: see yarn node -list -all")
     size = asked.container()
 
     def held(vcores: int, memory: int) -> tuple[int, int]:
-        """Return how many containers nodes of a size hold, and how many nodes are at least so large."""
+        """Return how many containers nodes of a size hold, and how many nodes are at least of that size."""
         able = sum(node.capacity.vcores >= vcores and node.capacity.memory_mb >= memory for node in nodes)
         return able * min(vcores // size.vcores, memory // size.memory_mb), able
 
@@ -97,32 +99,32 @@ def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
 
 
 def check_place(job: JobSpec, settings: Mapping[str, Any]) -> None:
-    """Refuse a job on YARN of a scheduler that is not an application of YARN itself.
+    """Refuse a YARN job of a scheduler that does not itself run as a YARN application.
 
     Parameters
     ----------
     job : JobSpec
     settings : mapping
-        Those that the scheduler gives its jobs.
+        Settings that the scheduler sets for all its jobs.
 
     Raises
     ------
     ConfigError
-        It is one.
+        The job would run on YARN, the scheduler does not.
     """
-    if on_yarn({"on": job.on, **settings}) and shared_application.current() is None:
+    if runs_on_yarn({"on": job.on, **settings}) and shared_application.current() is None:
         raise ConfigError(
-            "on is 'yarn', but the jobs of this scheduler run where it runs: start one on YARN by hscheduler serve "
-            "--on yarn, or run a sweep there by hscheduler sweep --on yarn"
+            "on is 'yarn', but this scheduler does not run on YARN: start one there with hscheduler serve --on yarn, "
+            "or run the sweep there with hscheduler sweep --on yarn"
         )
 
 
-def on_yarn(settings: Mapping[str, Any]) -> bool:
-    """Return whether jobs of these settings run on YARN."""
+def runs_on_yarn(settings: Mapping[str, Any]) -> bool:
+    """Return whether jobs with these settings run on YARN."""
     return str(settings.get("on", "local")) == "yarn"
 
 
 def container_settings(cluster: ClusterSpec, on: str = "yarn") -> dict[str, str]:
-    """Return the settings of a job whose containers are those that the scheduler counts with."""
+    """Return the settings with which a job's containers have the size that the scheduler counts with."""
     size = str(memory_mb(cluster.container_memory, "container_memory"))
     return {"on": on, "memory_mb": size, "vcores": str(cluster.container_vcores)}

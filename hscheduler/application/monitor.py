@@ -1,13 +1,13 @@
-"""An application from the side of whoever submitted it: its folder here, what happens in it, what it has left.
+"""The client's side of an application: its local folder, a monitor while it runs, and the download of its results.
 
 ::
 
     EPS_HOME/sweeps/ID, or the directory of a service (hscheduler serve --state)
-    ├── lock          held (flock) by the process that follows the application, from before it is submitted on
-    ├── job.json      which application it is, and what it keeps on the cluster, from before YARN knows of it on; and
-    │                 how it ended, when what it has left was fetched
-    ├── tls/          certificates by which its service and that one's callers know each other
-    ├── service.json  where that listens
+    ├── lock          held (flock) from before the submission by the process that follows the application
+    ├── job.json      the application and its folder on the cluster, written before YARN knows the application;
+    │                 and how it ended, written when the results were fetched
+    ├── tls/          certificates of its service and of the service's clients
+    ├── service.json  the address of the service
     └── reports/      the report of each sweep
 """
 
@@ -35,7 +35,7 @@ from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.job.yarn.remote import Inquiry, why_waiting
 from eps.job.yarn.shared_application import JOBS
-from eps.job.yarn.sweeps import REPORTS, list_sweeps, report_file, said_end, sweeps_dir
+from eps.job.yarn.sweeps import REPORTS, list_sweeps, read_outcome, report_file, sweeps_dir
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir, readable
@@ -43,7 +43,7 @@ from eps.storage.locations import RemotePath
 from eps.storage.record import End, Phase
 from eps.system import interrupt
 from eps.system.home import make_private
-from hscheduler.application.orders import SERVICE_FILE, SWEEP, staged
+from hscheduler.application.staged_files import SERVICE_FILE, SWEEP, stage
 from hscheduler.reports.report import closed
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -51,15 +51,15 @@ from hscheduler.service.sweeps import ALONE
 
 logger = logging.getLogger(__name__)
 
-#: How often YARN is asked.
-ASK_S = 0.5
-#: A service that is silent for so long is looked for anew.
+#: Seconds between two requests to YARN.
+POLL_S = 0.5
+#: Seconds without an answer of the service after which its address is looked up again.
 GIVE_UP_S = 5.0
-#: YARN ends an application that was interrupted within this, or what it has on the cluster stays there.
+#: Seconds that YARN has to end a killed application; after that its files stay on the cluster.
 KILL_S = 20.0
-#: Characters of YARN's word on what an application waits for.
+#: Most characters shown of YARN's diagnostics.
 LONGEST_WHY = 160
-#: What is said last is shown still.
+#: Seconds for the last news to arrive.
 _JOIN_S = 3.0
 
 
@@ -69,9 +69,9 @@ class Ended:
 
     state: str
     reason: str
-    #: Sweep -> its report; none of one that had no job.
+    #: Sweep -> report, for sweeps with at least one job.
     reports: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    #: False where YARN does not know it any more, and it has not said itself that it has ended: it may run.
+    #: False if the application may still run: YARN no longer knows it, and it has not recorded its end.
     is_over: bool = True
 
 
@@ -86,62 +86,62 @@ class ApplicationDir:
 
     @classmethod
     def new_sweep(cls) -> ApplicationDir:
-        """Make the folder of a sweep that is to be submitted, with certificates.
+        """Create the folder of a new sweep, with certificates.
 
         Raises
         ------
         ConfigError
-            The package that makes them is missing.
+            The package that makes certificates is missing.
         StorageError
-            It cannot be made.
+            The folder cannot be created.
         """
         found = cls(sweeps_dir() / secrets.token_hex(6))
         try:
             make_private(found.path)
         except OSError as error:
-            raise StorageError(f"{found.path}: cannot be made: {error.strerror or error}") from error
+            raise StorageError(f"{found.path}: cannot be created: {error.strerror or error}") from error
         found.service.security(between_hosts=True)
         return found
 
     @property
     def sweep_id(self) -> str:
-        """What the sweep is called here."""
+        """Id of the sweep on this machine."""
         return self.path.name
 
     @property
     def service(self) -> ServiceDir:
-        """The folder as that of the application's service, for its clients."""
+        """The same folder, as the directory of the application's service."""
         return ServiceDir(self.path)
 
     @property
     def job(self) -> JobDir:
-        """The folder as that of a job, of which it has lock, certificates, and how it ended."""
+        """The same folder, as the directory of a job: lock, certificates, and the record of the end."""
         return JobDir(self.path)
 
     @property
-    def how_again(self) -> str:
+    def follow_command(self) -> str:
         """The command that follows the application again."""
         if self.service.is_sweep:
             return f"hscheduler sweep --resume {self.sweep_id}"
         return f"hscheduler serve --on yarn{self.service.flag}"
 
     def application(self) -> Application | None:
-        """Return which application it is; None where none was submitted.
+        """Return the application; None if none was submitted.
 
         Raises
         ------
         StorageError
-            The note cannot be read.
+            The record cannot be read.
         """
         return Application.read(self.job)
 
-    def keep(self, ended: Ended) -> None:
-        """Keep how the application ended, and its reports: soon nobody else knows.
+    def save(self, ended: Ended) -> None:
+        """Save how the application ended, and its reports.  YARN forgets ended applications.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            A file cannot be written.
         """
         for sweep, report in ended.reports.items():
             target = self.path / report_file(sweep)
@@ -153,90 +153,90 @@ class ApplicationDir:
             write_json_atomic(target, report)
         self.job.note(phase=Phase.ENDED, end=End(ended.state, ended.reason))
 
-    def kept(self) -> Ended | None:
-        """Return what was kept; None where nothing was.
+    def saved(self) -> Ended | None:
+        """Return what :meth:`save` saved; None before that.
 
         Raises
         ------
         StorageError
-            It cannot be read.
+            A file cannot be read.
         """
         found = self.job.record().end
         if found is None:
             return None
-        return Ended(found.state, found.reason, self.kept_reports())
+        return Ended(found.state, found.reason, self.saved_reports())
 
-    def kept_reports(self) -> dict[str, dict[str, Any]]:
-        """Return the reports that were kept, by sweep.  Raises as :meth:`kept`."""
+    def saved_reports(self) -> dict[str, dict[str, Any]]:
+        """Return the saved reports, by sweep.  Raises as :meth:`saved`."""
         paths = sorted((self.path / REPORTS).glob("*.json"))
         return {unquote(path.stem): dict(found) for path in paths if (found := read_json(path)) is not None}
 
 
-def known_sweeps() -> Iterator[ApplicationDir]:
-    """Yield the sweeps that were submitted from this machine, whose folder is still there; what changed last first."""
+def submitted_sweeps() -> Iterator[ApplicationDir]:
+    """Yield the sweeps submitted from this machine whose folder still exists, the last changed first."""
     found = [ApplicationDir(each.path) for each in list_sweeps() if each.job_json.exists()]
     yield from sorted(found, key=lambda each: (-each.job.changed_s(), each.sweep_id))
 
 
-def known_sweep(name: str) -> ApplicationDir:
-    """Return the sweep of an id, or of an application.
+def find_sweep(name: str) -> ApplicationDir:
+    """Return the sweep with this id, or with this application.
 
     Raises
     ------
     JobNotFoundError
-        There is none here.
+        No sweep on this machine has the name.
     StorageError
-        It is not known which application one is.
+        The record of a sweep cannot be read.
     """
-    for each in known_sweeps():
+    for each in submitted_sweeps():
         if name == each.sweep_id:
             return each
-    for each in known_sweeps():
+    for each in submitted_sweeps():
         application = each.application()
         if application is not None and name == application.application_id:
             return each
     raise JobNotFoundError(f"there is no sweep {name!r} under {sweeps_dir()}: hscheduler sweeps lists them")
 
 
-def say_where(directory: ServiceDir) -> None:
-    """Note in the directory of a service on YARN where that listens now, unless a process here follows it.
+def write_address(directory: ServiceDir) -> None:
+    """Update the address of a service on YARN in its directory, unless a local process follows it and does so.
 
     Raises
     ------
     StorageError
-        The record cannot be read, or the note not be written.
+        The record cannot be read, or the address cannot be written.
     """
     application = None if directory.is_running() else Application.read(JobDir(directory.path))
     if application is not None and application.shared:
-        # Where the cluster cannot be asked, it listens where it did.
+        # If the cluster does not answer, keep the last known address.
         with suppress(EpsError):
             place = place_of(application.storage())
             if place is not None:
-                directory.say_where(place, 0)
+                directory.write_address(place, 0)
 
 
-def staged_for(directory: ServiceDir, tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a sweep's tables with places that a service on YARN finds, as of :func:`staged`.
+def stage_for(directory: ServiceDir, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Upload the files of a sweep's tables for a service on YARN; return the tables as :func:`stage` does.
 
     Raises
     ------
     ConfigError
-        A file cannot be read, or a model is in one.
+        A file cannot be read, or the model is in a local file.
     StorageError
-        The cluster does not take one.
+        A file cannot be uploaded.
     """
     application = Application.read(JobDir(directory.path))
     if application is None or not application.shared:
         return tables
-    found, models = staged(tables, RemotePath.parse(application.shared).parent.parent / "cache")
+    found, models = stage(tables, RemotePath.parse(application.shared).parent.parent / "cache")
     for file in models.values():
-        told = "a service on YARN has no file of this host: hscheduler sweep --on yarn brings it"
-        raise ConfigError(f"model is in {file}, but {told}")
+        told = "a service on YARN cannot read: hscheduler sweep --on yarn uploads it"
+        raise ConfigError(f"model is in {file}, which {told}")
     return found
 
 
 def place_of(shared: Storage) -> Address | None:
-    """Return where the service of an application's latest attempt listens; None before it does.
+    """Return the address of the service in the application's latest attempt; None until it listens.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def place_of(shared: Storage) -> Address | None:
             found = json.loads(file.read())
         return Address(str(found["host"]), int(found["port"]))
     except (StorageError, ValueError, KeyError, TypeError) as error:
-        # It is looked for again; whether the application has ended YARN says.
+        # The caller asks again, until YARN reports the end of the application.
         logger.info("%s: %r", shared.describe(SERVICE_FILE), error)
         return None
 
@@ -258,22 +258,22 @@ def place_of(shared: Storage) -> Address | None:
 # ---- while it runs
 
 
-class Following:
-    """Follows one application until it has ended.
+class Monitor:
+    """Follows one application until it ends.
 
     Parameters
     ----------
     application : Application
     client : Client
     directory : ServiceDir
-        With the certificates of the application's service.  This process holds its lock, so that commands which find
-        the service by it wait for it.
+        Has the certificates of the application's service.  This process holds its lock: that tells other commands that
+        the service runs.
     shared : Storage
         The application's folder in the cluster's file system.
     tell : callable
-        Called with each line that whoever watches is to see; on any thread.
+        Shows a line to the user.  Called on any thread.
     sweep : str, optional
-        The sweep whose news are told; None: no news.
+        The sweep whose news are shown; None: no news.
     """
 
     def __init__(
@@ -287,8 +287,7 @@ class Following:
     ) -> None:
         self.application, self._client, self._directory = application, client, directory
         self.shared, self._tell, self._sweep = shared, tell, sweep
-        #: Where its service listens, and its page at YARN's proxy; None and empty before it does.
-        #: Where the service listens, and of which attempt that was read.
+        #: Address of the service, None until it listens; the attempt that it is of; and the page at YARN's proxy.
         self.place: Address | None = None
         self._attempt = 0
         self.page = ""
@@ -296,37 +295,37 @@ class Following:
         self._inquiry = Inquiry(client, application.application_id)
         self._news: SchedulerClient | None = None
         self._watcher: threading.Thread | None = None
-        #: Nothing more is to be heard of it.
-        self._over = threading.Event()
+        #: Set when no more news are wanted.
+        self._stop_watching = threading.Event()
         self._pause = threading.Event()
 
     def run(self) -> Ended:
-        """Follow the application; return how it ended.
+        """Follow the application to its end; return how it ended.
 
         Raises
         ------
         KeyboardInterrupt
-            Somebody interrupts: the application goes on.
+            The user interrupted.  The application continues.
         StorageError
-            It has ended, and what it has left to say how cannot be read.
+            The application has ended, but its reports cannot be read.
         """
-        while (ended := self._look()) is None:
-            self._pause.wait(ASK_S)
+        while (ended := self._poll()) is None:
+            self._pause.wait(POLL_S)
         return ended
 
-    def until_it_listens(self) -> Ended | None:
-        """Return None as soon as the service listens, or how the application ended before.  Raises as :meth:`run`."""
-        while (ended := self._look()) is None and self.place is None:
-            self._pause.wait(ASK_S)
+    def wait_until_listening(self) -> Ended | None:
+        """Wait until the service listens.  Return None, or how the application ended before.  Raises as :meth:`run`."""
+        while (ended := self._poll()) is None and self.place is None:
+            self._pause.wait(POLL_S)
         return ended
 
     def end(self, why: str) -> Ended:
-        """Have YARN end the application; return what there was of it.  One that does not end in time may run.
+        """Have YARN kill the application; return its reports.  After :data:`KILL_S` seconds it may still run.
 
         Raises
         ------
         StorageError
-            What it has left cannot be read.
+            Its reports cannot be read.
         """
         # The stored reports miss the latest seconds.
         latest = self._latest_reports()
@@ -336,36 +335,37 @@ class Following:
         except JobNotFoundError:
             pass
         except EpsError as error:
-            logger.warning("%s may run (yarn application -kill %s ends it): %s", name, name, error)
+            told = f"it could not be killed: {error}; try yarn application -kill {name}"
+            logger.warning("%s may still run: %s", name, told)
         self._close()
         is_over = self._ends_within(KILL_S)
-        found = {**self.left_reports(), **latest}
+        found = {**self.stored_reports(), **latest}
         return Ended("killed", why, _closed(found, why) if is_over else found, is_over)
 
     def _latest_reports(self) -> dict[str, dict[str, Any]]:
-        """Return the reports of sweeps with jobs that run or wait; none if the service does not answer."""
+        """Return the reports of sweeps with unfinished jobs; empty if the service does not answer."""
         if self.place is None:
             return {}
         try:
             with SchedulerClient(self._directory, give_up_s=GIVE_UP_S) as client:
-                sweeps = {str(job["sweep"]) for job in client.jobs_going_on()[0]}
+                sweeps = {str(job["sweep"]) for job in client.unfinished_jobs()[0]}
                 return {sweep: client.report(sweep)[0] for sweep in sweeps}
         except EpsError as error:
             logger.info("%s", error)
             return {}
 
-    def left_reports(self) -> dict[str, dict[str, Any]]:
-        """Return the reports that the application has left on the cluster, by sweep.
+    def stored_reports(self) -> dict[str, dict[str, Any]]:
+        """Return the reports in the application's folder on the cluster, by sweep.
 
         Raises
         ------
         StorageError
-            One cannot be read, or is none.
+            A file cannot be read, or is not a report.
         """
         found: dict[str, dict[str, Any]] = {}
         for name in self.shared.names(REPORTS):
             if name.startswith(".") or not name.endswith(".json"):
-                # A temporary file, of a master that was lost while it wrote.
+                # A temporary file of a master that crashed while writing.
                 continue
             with self.shared.read(f"{REPORTS}/{name}") as file:
                 content = file.read()
@@ -373,29 +373,29 @@ class Following:
                 found[unquote(name.removesuffix(".json"))] = {**json.loads(content)}
             except (ValueError, TypeError) as error:
                 where = self.shared.describe(f"{REPORTS}/{name}")
-                raise StorageError(f"{where}: is no report of a sweep: {error!r}") from None
+                raise StorageError(f"{where}: not a report of a sweep: {error!r}") from None
         return found
 
     def _ends_within(self, seconds: float) -> bool:
-        """Return whether the application has ended, as soon as it has: YARN ends its containers first."""
+        """Wait until the application has ended; return whether it has.  YARN ends its containers first."""
         until_s = time.monotonic() + seconds
-        # One that YARN has forgotten may run.
+        # An application that YARN has forgotten may still run.
         while (report := self._report()) is None or not report.ended or self._inquiry.is_unknown:
             if time.monotonic() >= until_s:
                 return False
-            self._pause.wait(ASK_S)
+            self._pause.wait(POLL_S)
         return True
 
     def _report(self) -> ApplicationReport | None:
-        """Return what YARN says; None where it cannot be asked now, which passes: it restarts, or fails over."""
+        """Return YARN's report; None while YARN does not answer, as during a restart or a failover."""
         try:
             return self._inquiry.report()
         except EpsError as error:
             self._say(str(error))
             return None
 
-    def _look(self) -> Ended | None:
-        """Look how the application is; return how it ended, None while it may run."""
+    def _poll(self) -> Ended | None:
+        """Ask YARN once; return how the application ended, None while it may run."""
         interrupt.check()
         report = self._report()
         if report is None:
@@ -404,21 +404,21 @@ class Following:
             return self._ended(report)
         if report.state == "RUNNING":
             if self.place is None or report.attempt != self._attempt:
-                self._find(report)
+                self._find_service(report)
         else:
             why = shorten(why_waiting(report.diagnostics), LONGEST_WHY, placeholder=" ...")
             self._say(f"{report.application_id} is {report.state}" + (f": {why}" if why else ""))
         return None
 
-    def _find(self, report: ApplicationReport) -> None:
-        """Look where the service of the latest attempt listens, and have its news told."""
+    def _find_service(self, report: ApplicationReport) -> None:
+        """Look up the address of the latest attempt's service, and start to show its news."""
         place = place_of(self.shared)
         if place is None or place == self.place:
             return
         if self.place is not None:
-            self._say(f"the master was lost, and jobs go on from their checkpoints; the next one listens on {place}")
+            self._say(f"the master was restarted and listens on {place}; jobs resume from their checkpoints")
         self._attempt, self.place, self.page = report.attempt, place, report.tracking_url
-        self._directory.say_where(place, 0)
+        self._directory.write_address(place, 0)
         if self._watcher is None and self._sweep is not None:
             self._say(f"the sweep's page, while it runs: {self.page}")
             self._news = SchedulerClient(self._directory, give_up_s=GIVE_UP_S)
@@ -429,7 +429,7 @@ class Following:
 
     def _watch(self, client: SchedulerClient, sweep: str) -> None:
         seen = 0
-        while not self._over.is_set():
+        while not self._stop_watching.is_set():
             try:
                 for news in client.watch(sweep):
                     if news.number > seen:
@@ -437,7 +437,7 @@ class Following:
                         self._tell(f"{news.at_s:8.2f} s  {news.text}")
                 return
             except EpsError as error:
-                # Another attempt may follow; whether the application has ended YARN says.
+                # Retry: another attempt may follow, until YARN reports the end of the application.
                 logger.info("%s", error)
 
     def _say(self, text: str) -> None:
@@ -449,7 +449,7 @@ class Following:
         self._close()
         state, reason, _ = outcome(report)
         is_over = not self._inquiry.is_unknown
-        word, reports = said_end(self.shared), self.left_reports()
+        word, reports = read_outcome(self.shared), self.stored_reports()
         if word is not None:
             return Ended(word[0], word[1], reports)
         return Ended(state, reason, _closed(reports, reason) if is_over else reports, is_over)
@@ -457,7 +457,7 @@ class Following:
     def _close(self) -> None:
         if self._watcher is not None and self._news is not None:
             self._watcher.join(_JOIN_S)
-            self._over.set()
+            self._stop_watching.set()
             self._news.close()
 
 
@@ -465,43 +465,44 @@ def _closed(reports: Mapping[str, dict[str, Any]], why: str) -> dict[str, dict[s
     return {sweep: closed(report, why) for sweep, report in reports.items()}
 
 
-# ---- what it has left
+# ---- results
 
 
-def bring(known: ApplicationDir, shared: Storage, ended: Ended) -> str:
-    """Fetch what an application has left on the cluster, and remove it there; return what is wrong, as a sentence.
+def fetch_results(known: ApplicationDir, shared: Storage, ended: Ended) -> str:
+    """Download an application's results and remove its files on the cluster; return the problem, if any, as a sentence.
 
-    No process but this knows of it: where it cannot be fetched, or may run, it stays, and the sentence says what to do.
+    If the download fails or the application may still run, the files stay, and the sentence says what to do.
     """
-    stays = f"what it has left stays at {shared.describe('')}"
+    stays = f"its results stay at {shared.describe('')}"
     try:
         for sweep, report in ended.reports.items():
-            _fetch(shared, sweep, report)
+            _fetch_sweep(shared, sweep, report)
         if not ended.is_over:
-            return f"{stays}: YARN no longer knows the application, which may still run; {known.how_again} looks again"
-        known.keep(ended)
+            told = "YARN no longer knows the application, which may still run"
+            return f"{stays}: {told}; {known.follow_command} tries again"
+        known.save(ended)
     except EpsError as error:
-        return f"{stays}, for it cannot be fetched: {error}; {known.how_again} fetches it"
-    remove(known)
+        return f"{stays}: they cannot be fetched: {error}; {known.follow_command} tries again"
+    remove_remote_files(known)
     return ""
 
 
-def remove(known: ApplicationDir) -> None:
-    """Remove what an application has on the cluster, of which nothing is needed any more; warn where it stays."""
+def remove_remote_files(known: ApplicationDir) -> None:
+    """Remove an application's files on the cluster, after its results were fetched; log a warning if that fails."""
     try:
         remove_staged(known.job)
     except EpsError as error:
-        told = f"what it has on the cluster stays there, for it cannot be removed: {error}"
-        logger.warning("%s; %s tries again", told, known.how_again)
+        told = f"the application's files on the cluster cannot be removed: {error}"
+        logger.warning("%s; %s tries again", told, known.follow_command)
 
 
-def _fetch(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
-    """Bring the model of a sweep's best trial, and what trials that failed have left; of jobs of no sweep everything.
+def _fetch_sweep(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
+    """Download the best trial's model and the results of failed trials; of jobs without a sweep all results.
 
     Raises
     ------
     StorageError
-        Of one it cannot be brought, or the best has left no model; of the others it was.
+        The results of a trial cannot be downloaded, or a model is missing.  Those of the other trials were downloaded.
     """
     best = None if report["best"] is None else report["best"]["job_id"]
     lost: list[str] = []
@@ -518,35 +519,35 @@ def _fetch(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
 
 
 def fetch_job(shared: Storage, name: str, *, has_model: bool = False) -> Path | None:
-    """Bring what a job has left into a directory of that name under ``EPS_HOME``; return it, None if there is nothing.
+    """Download a job's results to a directory of its name under ``EPS_HOME``; return that, None if there are none.
 
     Parameters
     ----------
     shared : Storage
     name : str
     has_model : bool
-        Its model must be there.
+        The model must be among the results.
 
     Raises
     ------
     StorageError
-        It cannot be read, or written here; or its model is not there.
+        A file cannot be read or written, or the model is missing.
     """
     folder = f"{JOBS}/{name}/{RESULTS}"
     names = shared.names(folder)
     job = JobDir(jobs_dir() / name)
     if has_model and job.model.name not in names:
-        raise StorageError(f"its model is not there: {shared.describe(folder)} has no {job.model.name}")
+        raise StorageError(f"the model is missing: {shared.describe(folder)} has no {job.model.name}")
     if not names:
         return None
     try:
         make_private(job.logs)
     except OSError as error:
-        raise StorageError(f"{job.logs}: cannot be made: {error.strerror or error}") from error
+        raise StorageError(f"{job.logs}: cannot be created: {error.strerror or error}") from error
     for each in names:
         target = job.log(each.removesuffix(".log")) if each.endswith(".log") else job.path / each
         if target not in (job.report, job.model) and target.parent != job.logs:
-            # A temporary file, of a master that was lost while it wrote.
+            # A temporary file of a master that crashed while writing.
             continue
         with shared.read(f"{folder}/{each}") as file:
             write_bytes_atomic(target, file.read(), sync=False)

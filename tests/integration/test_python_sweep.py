@@ -1,4 +1,4 @@
-"""The Python call of a sweep, a study of Optuna's as its source, and the example with Hyperopt's fmin."""
+"""The Python call of a sweep, an Optuna study as its source, and the example with Hyperopt's fmin."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def test_the_call_does_what_the_command_does(tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "again.html").read_text() == page.read_text()
 
 
-def test_the_call_takes_a_path_or_a_spec_and_says_what_happens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_call_takes_a_path_or_a_spec_and_reports_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(FILE.replace("ITERATIONS", "10"))
     points = [
@@ -51,12 +49,12 @@ def test_the_call_takes_a_path_or_a_spec_and_says_what_happens(
     assert capsys.readouterr().out.count("trial-1 finished") == 1
 
 
-def test_the_call_refuses_what_cannot_work(tmp_path: Path) -> None:
+def test_the_call_refuses_invalid_sweeps(tmp_path: Path) -> None:
     for arguments, message in (
         ({"policy": "elastc"}, "policy is 'elastc', but must be one of"),
-        ({"policy": "elastic,static"}, "but a sweep has one"),
+        ({"policy": "elastic,static"}, "but must be a single policy"),
         ({"trials": 0}, "trials is 0, but must be at least 1"),
-        ({"report": tmp_path / "no" / "report.json"}, "must be a file in a directory that can be written to"),
+        ({"report": tmp_path / "no" / "report.json"}, "must be a file in a writable directory"),
     ):
         with pytest.raises(ConfigError, match=message):
             hscheduler.sweep(SMALL, **arguments)
@@ -72,7 +70,7 @@ def test_importing_the_package_imports_next_to_nothing() -> None:
     assert "hscheduler.live.sweep" in loaded.stdout.split() and "hyperopt" not in loaded.stdout.split()
 
 
-def test_a_study_gives_the_points_and_is_told_of_them() -> None:
+def test_a_study_gives_the_points_and_gets_the_results() -> None:
     optuna = pytest.importorskip("optuna", reason="Optuna is not installed: extra optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=2))

@@ -1,4 +1,4 @@
-"""A live job that another process started, or that is started again, against a job that does what a test wants."""
+"""A live job that another process started, or that restarts, over a fake job that the test controls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.hscheduler.live_job_world import watched as watched
 START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
 
 
-def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> None:
+def test_an_order_has_the_same_request_id_in_every_process(watched: Watched) -> None:
     watched.start()
     grow = e.GrowJob("a", containers(("c4", "w"), ("c5", "s")))
     watched.obey(grow, number=7)
@@ -37,9 +37,9 @@ def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> N
     assert len(set(ids)) == 4, "a worker's and a server's change of each of two orders"
 
 
-def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
+def test_a_running_job_is_attached_at_its_progress(watched: Watched) -> None:
     watched.fake.tell("running", *entries(20, 2, 1.0))
-    watched.job.go_on(20, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(20, SEATS, has_feedback=True, has_started=True)
     watched.obey(e.ShrinkJob("a", ("c2",)), number=9)
     said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(3)]
     assert {type(event) for event in said} == {e.JobStarted, e.Iterated, e.ContainersGone}
@@ -49,7 +49,7 @@ def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
 
 def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> None:
     watched.fake.tell("running", *entries(0, 12, 1.0))
-    watched.job.go_on(12, SEATS, has_feedback=False, has_started=True)
+    watched.job.restore(12, SEATS, has_feedback=False, has_started=True)
     watched.next(e.JobStarted)
     watched.next(e.Iterated)
     assert watched.next(e.FeedbackGiven).value == 1.0
@@ -58,7 +58,7 @@ def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> N
 
 def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
     watched.fake.tell("running")
-    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.job.restore(0, {}, has_feedback=False, has_started=False)
     watched.obey(START, number=1)
     watched.next(e.JobStarted)
     watched.obey(e.ShrinkJob("a", ("c2",)))
@@ -66,41 +66,41 @@ def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
     assert watched.fake.started == [] and watched.members == MEMBERS
 
 
-def test_a_start_that_was_not_is(watched: Watched) -> None:
+def test_a_start_that_was_not_carried_out_is_repeated(watched: Watched) -> None:
     watched.fake.is_missing = True
-    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.job.restore(0, {}, has_feedback=False, has_started=False)
     watched.obey(START, number=1)
     watched.next(e.JobStarted)
     (request,) = watched.fake.started
-    assert request.anew, "of a start that was cut short there may be a directory"
+    assert request.anew, "an interrupted start may have left a directory"
 
 
-def test_what_a_record_has_forgotten_is_in_nobodys_way(watched: Watched) -> None:
+def test_files_of_a_start_that_the_record_lost_do_not_block_a_start(watched: Watched) -> None:
     said: SimpleQueue[e.Event] = SimpleQueue()
     job = live.LiveJob("a", live.Launch("sweep-a", JobSpec(workers=2, servers=1), detached=True), "loss", 10, said.put)
     job.obey(1, START)
     assert isinstance(said.get(timeout=TIMEOUT_S), e.MembersFound)
     assert isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted)
     (request,) = watched.fake.started
-    assert request.anew, "its name is this scheduler's alone: there may be checkpoints, but of nothing that is known"
+    assert request.anew, "the name belongs to this scheduler: checkpoints there are of a forgotten start"
     job.close()
 
 
-def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
+def test_a_job_that_ended_meanwhile_reports_its_end(watched: Watched) -> None:
     watched.fake.running, watched.fake.outcome = False, {"state": "finished"}
     watched.fake.report["history"] = entries(0, 12, 1.0)
     watched.fake.finish()
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     assert watched.next(e.Iterated).iteration == 12
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FINISHED and ended.loss == 1.0
     assert watched.fake.resumed == []
 
 
-def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched) -> None:
+def test_a_job_that_crashed_unnoticed_resumes_at_its_size(watched: Watched) -> None:
     watched.fake.running, watched.fake.outcome = False, {}
     watched.fake.names = ["worker-7", "worker-8", "server-3"]
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     watched.next(e.JobStarted)
     watched.obey(e.ShrinkJob("a", ("c2",)))
     watched.next(e.ContainersGone)
@@ -108,19 +108,19 @@ def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched
     assert watched.fake.changes == [("remove-workers", ["worker-8"])]
 
 
-def test_a_job_that_is_left_goes_on(watched: Watched) -> None:
+def test_a_job_that_is_left_keeps_running(watched: Watched) -> None:
     watched.start()
     watched.job.leave()
     assert not watched.fake.killed.is_set()
     watched.fake.finish()
 
 
-# ---- a job that is started again
+# ---- restarts
 
 AGAIN = e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True)
 
 
-def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched) -> None:
+def test_members_are_reported_before_a_restarted_job_reports_its_start(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", True, "it restarts"))
     watched.next(e.JobEnded)
@@ -130,15 +130,15 @@ def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched) -
 
 
 @pytest.mark.parametrize("state", ("finished", "failed", "killed"))
-def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(watched: Watched, state: str) -> None:
+def test_a_restart_that_was_carried_out_and_ended_is_not_repeated(watched: Watched, state: str) -> None:
     watched.fake.running, watched.fake.outcome = False, {"state": state}
     watched.fake.report["state"] = state
     if state != "killed":
         watched.fake.finish()
-    watched.job.go_on(5, {}, has_feedback=True, has_started=False)
+    watched.job.restore(5, {}, has_feedback=True, has_started=False)
     watched.obey(AGAIN, number=4)
     if state == "killed":
-        # As it was told to before it was to be started again.
+        # The order to end preceded the restart.
         watched.next(e.JobStarted)
         assert watched.fake.resumed == [(1, 1)]
     else:
@@ -146,9 +146,7 @@ def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(wat
         assert watched.fake.resumed == []
 
 
-def test_something_unforeseen_as_a_job_is_started_again_is_said(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_at_a_restart_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def resume(*args: Any, **more: Any) -> FakeJob:
         raise ZeroDivisionError("of all things")
 
@@ -161,17 +159,17 @@ def test_something_unforeseen_as_a_job_is_started_again_is_said(
     assert ended.phase is Phase.FAILED and ended.why == "StartJob failed: ZeroDivisionError: of all things"
 
 
-def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_at_an_attach_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> FakeJob:
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr(live.Job, "find", find)
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FAILED and ended.why == "it cannot go on: ZeroDivisionError: of all things"
+    assert ended.phase is Phase.FAILED and ended.why == "it could not be resumed: ZeroDivisionError: of all things"
 
 
-def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_end_is_said(
+def test_an_attached_job_that_does_not_answer_is_ended_before_its_end_is_reported(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watch(after_clock: int) -> Any:
@@ -179,17 +177,17 @@ def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_en
 
     watched.fake.running, watched.fake.outcome = False, {}
     monkeypatch.setattr(watched.fake, "watch", watch)
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     event = watched.next(e.JobEnded)
     assert event.phase is Phase.FAILED and event.why == "no answer"
-    assert watched.fake.killed.is_set(), "its containers may be given away now"
+    assert watched.fake.killed.is_set(), "its containers may be reassigned now"
     assert watched.silent()
 
 
-def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_are_free(
+def test_a_job_on_yarn_whose_master_does_not_answer_is_killed_and_frees_its_containers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may be waiting for them, and there may be a master that never can be reached from here."""
+    """Other jobs may wait for the containers, and a master may never be reachable from here."""
     there = cli.FakeJob(tmp_path)
     monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
 
@@ -201,7 +199,7 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_
     said: SimpleQueue[e.Event] = SimpleQueue()
     job = live.LiveJob("a", live.Launch("fake", JobSpec(workers=2, servers=1, on="yarn")), "loss", 10, said.put)
     there.kill_master()
-    job.go_on(0, SEATS, has_feedback=False, has_started=True)
+    job.restore(0, SEATS, has_feedback=False, has_started=True)
     try:
         while not isinstance(event := said.get(timeout=TIMEOUT_S), e.JobEnded):
             pass

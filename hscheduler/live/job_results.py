@@ -1,4 +1,4 @@
-"""What a job that is over has left: its report and its model; and the model of a sweep's best trial."""
+"""Results of ended jobs: report and model; and the model of a sweep's best trial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hscheduler.live.submission import Submission
 
 
 def deliver_results(submission: Submission, request: RunRequest) -> None:
-    """Copy report and model of a job that is over to where its user wants them.
+    """Copy report and model of an ended job to the paths that its user named.
 
     Raises
     ------
@@ -29,7 +29,7 @@ def deliver_results(submission: Submission, request: RunRequest) -> None:
 
 
 def own_report(submission: Submission) -> dict[str, Any] | None:
-    """Return the own report of a job that is over; None where it never ran, or nothing is there any more."""
+    """Return the job's own report; None if the job never ran, or its directory is gone."""
     has_run = submission.has_started or submission.phase is Phase.FINISHED
     if submission.report is None and has_run:
         with suppress(EpsError):
@@ -43,14 +43,14 @@ def open_model(submission: Submission) -> AbstractContextManager[BinaryIO]:
     Raises
     ------
     JobNotFoundError
-        Nothing of it is there.
+        The job's directory is gone.
     StorageError
-        It has no model.
+        The job has no model.
     """
     model = Job.find(submission.name).directory.model
     place = shared_application.current()
     if place is not None and not model.exists():
-        # The job ended under an earlier attempt of the application.
+        # The job ended during an earlier attempt of the application.
         return place.open_model(submission.name)
     try:
         return model.open("rb")
@@ -60,28 +60,28 @@ def open_model(submission: Submission) -> AbstractContextManager[BinaryIO]:
 
 
 def export_best(report: Mapping[str, Any], path: str | Path) -> str:
-    """Copy the model of a report's best trial to ``path``; return the trial.
+    """Copy the model of a report's best trial to ``path``; return the trial's id.
 
     Raises
     ------
     ConfigError
         No trial finished, or the sweep was simulated.
     JobNotFoundError
-        Its job is not under ``EPS_HOME``.
+        The trial's job is not under ``EPS_HOME``.
     StorageError
-        It has no model, or ``path`` cannot be written.
+        The job has no model, or ``path`` cannot be written.
     """
     best = report["best"]
     if best is None:
         raise ConfigError("no trial finished: there is no best model")
     name = next(trial["name"] for trial in report["trials"] if trial["job_id"] == best["job_id"])
     if not name:
-        raise ConfigError(f"{best['job_id']} is not a real job: there is no model of it")
+        raise ConfigError(f"{best['job_id']} was simulated, so it has no model")
     try:
         job = Job.find(name)
     except JobNotFoundError as error:
-        told = f"the best model is that of {best['job_id']}, job {name!r}, which is not under EPS_HOME ({eps_home()})"
-        raise JobNotFoundError(f"{told}: models are kept with their jobs; that was another home, or is gone") from error
+        told = f"the best model is that of {best['job_id']}, but its job {name!r} is not under EPS_HOME ({eps_home()})"
+        raise JobNotFoundError(f"{told}: set EPS_HOME to the home of the sweep, unless the job was deleted") from error
     try:
         job.export(path)
     finally:

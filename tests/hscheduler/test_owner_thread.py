@@ -1,4 +1,4 @@
-"""Who asks the thread that owns a state: the answer is of one moment, comes in time, and harms nobody else."""
+"""Questions to the thread that owns a state: answers are consistent, in time, and without side effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.timeline import Timeline
-from hscheduler.live.inbox import asked
+from hscheduler.live.inbox import ask_owner
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.service.observer import NewsBoard
 from hscheduler.service.server import SchedulerService
@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 
 
 class Owner:
-    """A thread that does what it is given until it is told to end."""
+    """A thread that calls functions until it is stopped."""
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -39,7 +39,7 @@ class Owner:
             task()
 
     def ask(self, question: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
-        return asked(self.thread, self.tasks.put, question, timeout_s)
+        return ask_owner(self.thread, self.tasks.put, question, timeout_s)
 
     def end(self) -> None:
         self.tasks.put(None)
@@ -54,21 +54,21 @@ def owner() -> Iterator[Owner]:
     assert not found.thread.is_alive()
 
 
-def test_a_question_is_asked_on_the_thread_that_owns_what_it_looks_at(owner: Owner) -> None:
+def test_a_question_is_answered_on_the_owners_thread(owner: Owner) -> None:
     assert owner.ask(threading.current_thread) is owner.thread
-    # Also where somebody there asks: it would wait for itself.
+    # A question on the owner's thread must not wait for itself.
     assert owner.ask(lambda: owner.ask(threading.current_thread)) is owner.thread
     owner.end()
-    assert owner.ask(threading.current_thread) is threading.current_thread(), "nothing changes there any more"
+    assert owner.ask(threading.current_thread) is threading.current_thread(), "no further changes"
 
 
-def test_what_a_question_raises_is_its_askers(owner: Owner) -> None:
+def test_an_exception_of_a_question_is_raised_in_the_calling_thread(owner: Owner) -> None:
     with pytest.raises(ZeroDivisionError):
         owner.ask(lambda: 1 // 0)
     assert owner.ask(lambda: "well") == "well"
 
 
-def test_an_owner_that_is_held_up_is_waited_for_so_long_and_one_that_ends_not_at_all(owner: Owner) -> None:
+def test_a_question_times_out_if_the_owner_hangs_and_returns_at_once_if_it_ends(owner: Owner) -> None:
     held, goes_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -77,13 +77,13 @@ def test_an_owner_that_is_held_up_is_waited_for_so_long_and_one_that_ends_not_at
 
     owner.tasks.put(hold)
     assert held.wait(TIMEOUT_S)
-    with pytest.raises(DeadlineError, match=r"owner has not answered within 0\.1 s"):
+    with pytest.raises(DeadlineError, match=r"within 0\.1 s"):
         owner.ask(lambda: None, 0.1)
     owner.tasks.put(None)
     answers: list[threading.Thread] = []
     asker = threading.Thread(target=lambda: answers.append(owner.ask(threading.current_thread)))
     asker.start()
-    # It asks behind what ends the owner.
+    # The question is queued behind the end of the owner.
     wait_for(lambda: owner.tasks.qsize() == 3, TIMEOUT_S, "the question")
     goes_on.set()
     asker.join(TIMEOUT_S)
@@ -91,7 +91,7 @@ def test_an_owner_that_is_held_up_is_waited_for_so_long_and_one_that_ends_not_at
 
 
 class Held:
-    """A scheduler that is held up in the middle of an event: its state has taken it, its record has not."""
+    """A scheduler that is blocked in the middle of an event: its state has it, its record does not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scheduler = LiveScheduler(nodes(1), LiveSettings())
@@ -105,7 +105,7 @@ class Held:
             take(record, now_s, event, *more)
 
         monkeypatch.setattr(Timeline, "take", slow)
-        # More than the cluster holds: it is over at once.
+        # The job is larger than the cluster, so it ends at once.
         self.scheduler.submit(e.JobSubmitted(request("a", 16, sweep="s")), JobSpec())
         assert self.there.wait(TIMEOUT_S)
 
@@ -131,11 +131,11 @@ def answers_of(held: Held) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("kind", ("report", "jobs", "job"))
-def test_nobody_sees_an_event_that_is_taken_by_half(held: Held, kind: str) -> None:
+def test_no_answer_shows_an_event_that_is_processed_in_part(held: Held, kind: str) -> None:
     ask, answers = answers_of(held)[kind], list[Any]()
     asker = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     asker.start()
-    # Its question stands behind the event, or it does not ask the scheduler's thread at all.
+    # Its question is queued behind the event, or it does not use the scheduler's thread.
     wait_for(lambda: len(held.scheduler._events) > 0 or not asker.is_alive(), TIMEOUT_S, "the question")
     assert answers == []
     held.goes_on.set()

@@ -1,4 +1,4 @@
-"""What the cluster takes from jobs: the scheduler hears of it, says why, and gives it back where it is free."""
+"""Containers that the cluster takes from jobs: the scheduler gives the reason, and replaces them once it can."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHY = "its container is preempted"
 
 
 def started(policy: str, number: int, *sizes: tuple[int, int]) -> Toy:
-    """Return a cluster of so many nodes with jobs ``a``, ``b`` and so on, which may not grow."""
+    """Return a cluster of this many nodes with jobs ``a``, ``b`` and so on, which may not grow."""
     toy = Toy.of(number, POLICIES[policy])
     for name, (workers, servers) in zip("abcdef", sizes, strict=False):
         toy.submit(request(name, workers, servers, most_workers=workers, most_servers=servers))
@@ -28,7 +28,7 @@ def started(policy: str, number: int, *sizes: tuple[int, int]) -> Toy:
 
 
 def take(toy: Toy, job_id: str, role: Role, count: int = 1, why: str = WHY) -> tuple[str, ...]:
-    """Let the cluster take containers of a job, the newest first."""
+    """Take a job's newest containers."""
     taken = tuple(c.container_id for c in toy.scheduler.containers(toy.job(job_id), role)[:count])
     toy.living[job_id] -= set(taken)
     toy.send(e.ContainersGone(job_id, taken, why))
@@ -40,7 +40,7 @@ def orders(toy: Toy, kind: type) -> list[e.Command]:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_what_is_taken_is_given_back_where_it_is_free_and_decisions_say_why(policy: str) -> None:
+def test_taken_containers_are_replaced_once_there_is_space_and_decisions_give_the_reason(policy: str) -> None:
     toy = started(policy, 2, (3, 2))
     taken = take(toy, "a", Role.WORKER, 2)
     assert toy.sentences[-2:] == [
@@ -57,20 +57,20 @@ def test_what_is_taken_is_given_back_where_it_is_free_and_decisions_say_why(poli
     assert len(orders(toy, e.GrowJob)) == 1, "once"
 
 
-def test_what_a_job_gives_anyway_is_not_missed() -> None:
+def test_a_container_taken_while_it_is_released_is_not_replaced() -> None:
     toy = started("elastic", 2, (5, 2))
     toy.send(e.FeedbackGiven("a", 1.0))
     toy.submit(request("b", 1, 1, most_workers=1, most_servers=1))
     (shrink,) = orders(toy, e.ShrinkJob)
     assert isinstance(shrink, e.ShrinkJob)
     toy.answers.clear()
-    # The cluster is faster than the job.
+    # The cluster takes them before the job releases them.
     toy.send(e.ContainersGone("a", shrink.containers, WHY))
     assert toy.job("a").due is None and not orders(toy, e.GrowJob)
     assert toy.job("b").phase is Phase.STARTING
 
 
-def test_a_growth_in_the_place_of_what_was_taken_is_not_judged() -> None:
+def test_a_replacement_is_not_judged_as_a_growth() -> None:
     toy = started("elastic", 2, (3, 1))
     toy.feed("a", 1.0)
     toy.iterate("a", 1.0)
@@ -78,10 +78,10 @@ def test_a_growth_in_the_place_of_what_was_taken_is_not_judged() -> None:
     toy.settle()
     assert toy.job("a").size == (3, 1)
     toy.iterate("a", 9.0)
-    assert toy.job("a").size == (3, 1), "it is the size that it had, however slow the node"
+    assert toy.job("a").size == (3, 1), "the same size, also on a slow node"
 
 
-def test_what_cannot_be_had_is_asked_for_again_later_each_time() -> None:
+def test_a_failed_replacement_is_retried_with_backoff() -> None:
     toy = started("static", 2, (3, 1))
     toy.faults = 1.0
     take(toy, "a", Role.WORKER)
@@ -94,7 +94,7 @@ def test_what_cannot_be_had_is_asked_for_again_later_each_time() -> None:
             at.append(toy.job("a").iteration)
     assert at == [0, 10, 30, 70]
     assert toy.job("a").why == "it was given up"
-    # A cluster that has become larger is asked at once.
+    # A larger cluster ends the wait at once.
     toy.faults = 0.0
     toy.settle()
     toy.send(e.NodeCame("more", NODE))
@@ -103,7 +103,7 @@ def test_what_cannot_be_had_is_asked_for_again_later_each_time() -> None:
 
 
 @pytest.mark.parametrize(("policy", "at_once"), [("static", True), ("elastic", False)])
-def test_who_waits_goes_before_a_job_that_would_have_to_give_for_it(policy: str, at_once: bool) -> None:
+def test_a_queued_job_goes_before_a_replacement_that_it_could_claim(policy: str, at_once: bool) -> None:
     toy = started(policy, 2, (3, 1))
     toy.send(e.FeedbackGiven("a", 1.0))
     toy.submit(request("b", 5, 1, most_workers=5, most_servers=1))
@@ -111,13 +111,13 @@ def test_who_waits_goes_before_a_job_that_would_have_to_give_for_it(policy: str,
     assert toy.job("b").phase is Phase.QUEUED and toy.job("a").size == (3, 1)
     take(toy, "a", Role.WORKER)
     assert bool(orders(toy, e.GrowJob)) is at_once
-    # Once nobody waits any more it is as large again.
+    # Once no job waits, it has its size again.
     toy.send(e.CancelAsked("b", "not wanted"))
     toy.settle()
     assert toy.job("a").size == (3, 1)
 
 
-def test_a_job_before_its_feedback_is_given_back_first() -> None:
+def test_a_job_before_its_feedback_is_restored_first() -> None:
     toy = started("elastic", 2, (3, 1))
     toy.submit(request("b", 3, 1, most_workers=3, most_servers=1))
     assert toy.job("b").phase is Phase.QUEUED
@@ -126,20 +126,20 @@ def test_a_job_before_its_feedback_is_given_back_first() -> None:
     assert toy.job("a").size == (3, 1) and toy.job("b").phase is Phase.QUEUED
 
 
-def test_a_node_that_leaves_takes_promises_with_it_and_nothing_that_runs() -> None:
+def test_a_retired_node_revokes_promises_and_keeps_running_containers() -> None:
     toy = started("static", 3, (3, 1), (3, 1))
     before = {name: toy.job(name).size for name in "ab"}
     (master,) = toy.scheduler.ledger.of_job("a", Role.MASTER)
     toy.send(e.NodeLeft(master.node, "node h was decommissioned"))
     assert toy.sentences[-1] == "node h was decommissioned: the cluster has 2 nodes left"
     assert {name: toy.job(name).size for name in "ab"} == before and not toy.over
-    # Ten run, and there is room for eight: two are over, and nobody starts before they have gone.
+    # Ten run and eight fit: after two ends no job starts before their containers are free.
     toy.submit(request("c", 1, 1, most_workers=1, most_servers=1))
     assert toy.job("c").phase is Phase.QUEUED
     take(toy, "a", Role.WORKER)
     take(toy, "b", Role.WORKER)
     toy.settle()
-    assert [toy.job(name).size for name in "ab"] == [(2, 1)] * 2, "there is no room to give them back"
+    assert [toy.job(name).size for name in "ab"] == [(2, 1)] * 2, "no space to replace them"
     assert len(toy.scheduler.ledger.capacity) == 2
     toy.send(e.NodeCame("node9", NODE))
     toy.settle()
@@ -150,7 +150,7 @@ def test_a_node_that_leaves_takes_promises_with_it_and_nothing_that_runs() -> No
     assert toy.job("c").phase is Phase.FINISHED
 
 
-def test_a_start_that_was_promised_a_place_on_it_is_planned_again() -> None:
+def test_a_start_promised_on_a_retired_node_is_planned_again() -> None:
     toy = started("elastic", 2, (3, 2))
     toy.send(e.FeedbackGiven("a", 1.0))
     toy.submit(request("b", 2, 1, most_workers=2, most_servers=1))
@@ -176,7 +176,7 @@ def test_a_node_that_comes_back_under_its_name_is_whole_again() -> None:
 
 
 @pytest.mark.parametrize("policy", ["static", "elastic"])
-def test_a_snapshot_in_between_goes_on_as_the_original(policy: str) -> None:
+def test_a_restored_snapshot_continues_like_the_original(policy: str) -> None:
     toy = started(policy, 2, (3, 1))
     toy.faults = 1.0
     take(toy, "a", Role.WORKER)
@@ -192,7 +192,7 @@ def test_a_snapshot_in_between_goes_on_as_the_original(policy: str) -> None:
     assert again.commands == toy.commands[before:]
 
 
-def test_who_rests_plans_nothing_whoever_ends() -> None:
+def test_a_resting_scheduler_plans_nothing() -> None:
     toy = started("elastic", 1, (2, 1))
     toy.submit(request("b"), request("c"))
     toy.scheduler.rest()

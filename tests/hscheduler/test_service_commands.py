@@ -1,4 +1,4 @@
-"""What who asks a service is told: that none runs, how a job is and why, where the next command finds it."""
+"""Answers to clients of a service: that none runs, the state of a job and its reason, and the next command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_S = 20.0
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """A service whose jobs are records."""
+    """Return a service whose jobs are records in memory."""
     world = World(0)
 
     def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
@@ -43,22 +43,22 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 @pytest.fixture
 def client(service: Service, tmp_path: Path) -> Iterator[SchedulerClient]:
-    # A path says where the service is.
+    # A path names the service's directory.
     with SchedulerClient(tmp_path / "service") as found:
         yield found
 
 
 @pytest.fixture
 def gone(tmp_path: Path) -> ServiceDir:
-    """The directory of a service that was killed."""
+    """Return the directory of a service that was killed."""
     directory = ServiceDir(tmp_path / "it was here")
     directory.lock().close()
-    directory.say_where(directory.security(between_hosts=False).new_socket(), 1)
+    directory.write_address(directory.security(between_hosts=False).new_socket(), 1)
     return directory
 
 
 @pytest.mark.parametrize("command", [["jobs"], ["why", "a"], ["kill", "a"]])
-def test_that_no_service_runs_is_said_at_once(
+def test_a_missing_service_is_reported_at_once(
     gone: ServiceDir, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*command, "--state", str(gone.path)]) == 4
@@ -66,16 +66,16 @@ def test_that_no_service_runs_is_said_at_once(
     assert capsys.readouterr().err.endswith(told)
 
 
-def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> None:
+def test_a_client_waits_for_a_service_that_runs_or_ran_a_moment_ago(gone: ServiceDir) -> None:
     with SchedulerClient(gone, give_up_s=0.3) as client:
-        with gone.lock(), pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
+        with gone.lock(), pytest.raises(PeerUnavailableError, match=r"for 0\.3 s"):
             client.jobs()
-        client._line._has_answered = True
-        with pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
+        client._connection._has_answered = True
+        with pytest.raises(PeerUnavailableError, match=r"for 0\.3 s"):
             client.jobs()
 
 
-def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
+def test_why_lists_the_decisions_about_a_job(
     service: Service, client: SchedulerClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit_job("a", JobSpec(workers=1, servers=1))
@@ -92,13 +92,13 @@ def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
     first, second, *decisions = capsys.readouterr().out.splitlines()
     assert first == "a is in phase 'early feedback' at iteration 0, with 1 worker and 1 server"
     name = service.scheduler.name_of("a")
-    assert second == f"its name for eps is {name}, as in eps status {name}"
+    assert second == f"its name in eps is {name} (eps status {name})"
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
     assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
     assert len(decisions) == 2
 
 
-def test_of_a_job_that_runs_the_latest_loss_is_listed(
+def test_the_latest_loss_of_a_running_job_is_listed(
     service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit_job("a", JobSpec())
@@ -111,7 +111,7 @@ def test_of_a_job_that_runs_the_latest_loss_is_listed(
     assert dict(zip(head.split(), row.split(), strict=False))["PHASE"] == "early" and " 0.25" in row
 
 
-def test_of_a_job_on_yarn_the_command_that_works_is_told(
+def test_the_hint_for_a_job_on_yarn_is_a_command_that_works(
     service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -120,32 +120,32 @@ def test_of_a_job_on_yarn_the_command_that_works_is_told(
     monkeypatch.setattr(SchedulerClient, "job", lambda self, job_id: {**job, "on": "yarn"})
     directory, state = JobDir(tmp_path / "service"), str(tmp_path / "service")
     Application("application_1_0001", "", "conf").write(directory)
-    monkeypatch.setattr("hscheduler.application.follow.say_where", lambda directory: None)
+    monkeypatch.setattr("hscheduler.application.monitor.write_address", lambda directory: None)
     assert cli.main(["why", "a", "--state", state]) == 0
     told = capsys.readouterr().out
     assert "logs of its containers: yarn logs -applicationId application_1_0001\n" in told
     assert "eps status" not in told
 
 
-def test_no_job_is_said_to_have_done_more_than_it_is_to_do(service: Service, client: SchedulerClient) -> None:
+def test_no_job_shows_more_iterations_than_it_has(service: Service, client: SchedulerClient) -> None:
     client.submit_job("a", JobSpec(iterations=600))
     service.scheduler._events.put(e.Iterated("a", 601))
     service.scheduler.settle(TIMEOUT_S)
     assert client.jobs()[0][0]["iteration"] == client.job("a")["iteration"] == 600
 
 
-def test_what_was_told_to_end_and_finished_has_no_reason_for_its_end() -> None:
+def test_a_job_that_finished_before_its_cancel_has_no_reason() -> None:
     toy = Toy.of(4, elastic)
     toy.submit(request("a"))
     toy.settle()
     toy.scheduler.step(e.CancelAsked("a", "a is killed: it is the worst"))
-    # As a real job says it.
+    # As a real job reports it.
     commands = toy.scheduler.step(e.JobEnded("a", Phase.FINISHED, "a is killed: it is the worst", loss=0.5))
     assert commands[0] == e.JobOver("a", Phase.FINISHED, "")
     assert toy.job("a").why == ""
 
 
-def test_what_to_type_next_finds_the_same_service(
+def test_suggested_commands_find_the_same_service(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sklearn", reason="the data is scikit-learn's")
@@ -154,19 +154,19 @@ def test_what_to_type_next_finds_the_same_service(
     job.write_text('data = "sklearn:digits"\nmodel = "softmax"\n')
     sweep.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\nmodel = "softmax"\ndata = "sklearn:digits"\n')
     assert cli.main(["submit", str(job), "--name", "j", "--state", state]) == 0
-    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} says how it is\n"
+    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} shows its state\n"
     large = tmp_path / "large.toml"
     large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
     for _ in range(2):
-        # What can never work is told at once, and again.
+        # A permanent fault is reported at once, also on a retry.
         assert cli.main(["submit", str(large), "--name", "large", "--state", state]) == 1
-        assert capsys.readouterr().out.startswith("large is over: failed: ")
+        assert capsys.readouterr().out.startswith("large has ended: failed: ")
     assert cli.main(["sweep", str(sweep), "--name", "s", "--state", state, "--detach"]) == 0
     where = f"hscheduler jobs s --state {state} shows it, hscheduler kill s --state {state} ends it"
     assert capsys.readouterr().out == f"the service runs sweep s; {where}\n"
     address = str(service.address)
     assert cli.main(["submit", str(job), "--name", "k", "--state", state, "--scheduler", address]) == 0
-    assert f"hscheduler why k --state {state} --scheduler {address} says" in capsys.readouterr().out
+    assert f"hscheduler why k --state {state} --scheduler {address} shows" in capsys.readouterr().out
 
 
 def test_the_default_directory_needs_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,5 +193,5 @@ def test_a_directory_beside_a_client_is_refused(client: SchedulerClient, tmp_pat
     pytest.importorskip("hyperopt")
     from hscheduler.trials import HTrials
 
-    with pytest.raises(ConfigError, match="must be left out with a scheduler that is there already"):
+    with pytest.raises(ConfigError, match="must be omitted"):
         HTrials(client, state=tmp_path)

@@ -1,4 +1,4 @@
-"""A live job from which the cluster takes containers, against a job that does what a test wants."""
+"""A live job from which the cluster takes containers, over a fake job that the test controls."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def status(*there: str, **gone: str) -> dict[str, Any]:
     }
 
 
-def test_what_the_cluster_took_is_said_once_with_its_reason(watched: Watched) -> None:
+def test_taken_containers_are_reported_once_with_the_reason(watched: Watched) -> None:
     watched.start()
     news = status("worker-1", "server-1", worker_2="drained")
     for _ in range(3):
         watched.fake.news.put(Progress(news, ()))
     gone = watched.next(e.ContainersGone)
     assert (gone.containers, gone.why) == (("c2",), WHY)
-    # Whoever had it released meanwhile is answered all the same, and nobody is asked to remove it.
+    # An order to release it meanwhile is answered, and sends no request to the job.
     watched.obey(e.ShrinkJob("a", ("c2",)))
     gone = watched.next(e.ContainersGone)
     assert (gone.containers, gone.why) == (("c2",), "")
     assert watched.fake.changes == []
-    # Who comes in its place has a place of its own.
+    # Its replacement has a container of its own.
     watched.fake.names.remove("worker-2")
     watched.obey(e.ShrinkJob("a", ("c1",)))
     assert watched.next(e.ContainersGone).containers == ("c1",)
     assert watched.fake.changes == [("remove-workers", ["worker-1"])]
 
 
-def test_a_release_that_the_cluster_was_faster_with_is_answered(watched: Watched) -> None:
+def test_a_release_of_a_taken_container_is_answered(watched: Watched) -> None:
     watched.start()
     watched.fake.status = lambda: status("worker-1", "server-1", worker_2="lost")  # type: ignore[method-assign]
     watched.fake.refuse["remove-workers"] = [UnknownMemberError("no worker-2")]
@@ -59,7 +59,7 @@ def test_a_release_that_the_cluster_was_faster_with_is_answered(watched: Watched
 
 
 @pytest.mark.parametrize(("on", "timeout_s"), [("local", 10.0), ("yarn", 60.0)])
-def test_a_job_elsewhere_has_longer_to_leave_what_it_brought(
+def test_a_remote_job_has_longer_to_save_its_results(
     on: str, timeout_s: float, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []

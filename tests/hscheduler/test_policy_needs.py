@@ -1,4 +1,4 @@
-"""What a policy declares that it needs is done for it, whatever it is called; and those of ours declare it."""
+"""The scheduler provides what a policy declares to need; and the built-in policies declare theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPEC: dict[str, Any] = {
 
 
 def seen_by(declare: Callable[[Policy], Policy]) -> list[int]:
-    """Return how far the first job is as a policy sees it whenever the second one is the head of the queue."""
+    """Return the first job's progress, as the policy sees it whenever the second job is the head of the queue."""
     seen: list[int] = []
 
     @declare
@@ -47,10 +47,10 @@ def seen_by(declare: Callable[[Policy], Policy]) -> list[int]:
     return seen
 
 
-def test_a_policy_that_asks_for_it_sees_how_far_jobs_are() -> None:
-    # Three quarters of a second each, since the job started.
+def test_a_policy_that_needs_progress_sees_it() -> None:
+    # Each iteration takes 0.75 s since the job started.
     assert seen_by(needing(progress=True))[0] == int((20.0 - 1.0) / 0.75)
-    assert seen_by(lambda policy: policy)[0] == 10, "after ten its speed was known"
+    assert seen_by(lambda policy: policy)[0] == 10, "its speed was known after ten iterations"
 
 
 @pytest.mark.parametrize("declares", (True, False))
@@ -86,7 +86,7 @@ def test_each_policy_declares_what_it_does(name: str, monkeypatch: pytest.Monkey
     restarts = 0
 
     class Watched(Job):
-        """A job that notes that a policy looks at how far it is."""
+        """A job that notes when a policy reads its progress."""
 
         @property
         def iteration(self) -> int:
@@ -100,7 +100,7 @@ def test_each_policy_declares_what_it_does(name: str, monkeypatch: pytest.Monkey
 
         @property
         def may_shrink(self) -> bool:
-            # It is told when that changes.
+            # It is notified of changes.
             return self.no_shrink_from != self.size or int(at.__get__(self)) >= self.no_shrink_before
 
     monkeypatch.setattr("hscheduler.core.state.Job", Watched)

@@ -1,4 +1,4 @@
-"""A client's connection to a service: found by the service's directory, and made again where the service restarts."""
+"""A client's connection to a service.  It reconnects when the service restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eps.net.security.credentials import Security
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
 from hscheduler.service.directory import ServiceDir, parse_address
 
-#: Give up a service that has not answered for so long; it may be restarting.
+#: Seconds without an answer after which a call fails; a restart of the service takes less.
 GIVE_UP_S = 30.0
 CALL_TIMEOUT_S = 60.0
 RETRY_S = 0.1
@@ -24,8 +24,8 @@ RETRY_S = 0.1
 _make_stub: Callable[[grpc.Channel], HSchedulerStub] = HSchedulerStub
 
 
-class Line:
-    """The connection of one client, for any of its threads; parameters and errors as of its client."""
+class Connection:
+    """The connection of one client; thread-safe.  Parameters and errors as of :class:`SchedulerClient`."""
 
     def __init__(self, directory: ServiceDir, address: str, give_up_s: float) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class Line:
         self._give_up_s = give_up_s
         # Raise now if the certificates are missing.
         self._security()
-        #: A service that never answered and does not run is not waited for.
+        #: Until the first answer, calls to a directory without a service fail at once.
         self._has_answered = False
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
@@ -49,14 +49,14 @@ class Line:
         return self.repeated(lambda stub: call(getattr(stub, method), request, timeout_s, what), what)
 
     def repeated(self, attempt: Callable[[HSchedulerStub], Any], what: str) -> Any:
-        """Return what an attempt returns, which is made again while the service cannot be reached.
+        """Return the result of ``attempt``; retry it while the service is unreachable.
 
         Raises
         ------
         PeerUnavailableError
-            It does not answer in time, or does not run.
+            The service does not answer in time, or does not run.
         EpsError
-            As the attempt.
+            As ``attempt``.
         """
         since_s: float | None = None
         while True:
@@ -71,7 +71,7 @@ class Line:
                 since_s = now_s if since_s is None else since_s
                 if now_s - since_s > self._give_up_s:
                     raise PeerUnavailableError(
-                        f"{what}: H-scheduler does not answer for {self._give_up_s:g} s ({error})"
+                        f"{what}: H-scheduler has not answered for {self._give_up_s:g} s ({error})"
                     ) from error
             time.sleep(RETRY_S)
 
@@ -83,13 +83,13 @@ class Line:
             self._forget(line)
             raise
         except ValueError as error:
-            # gRPC raises it where another thread closes the channel at the same moment.
+            # gRPC raises ValueError if another thread closes the channel concurrently.
             if isinstance(error, EpsError) or line is self._channel:
                 raise
             raise PeerUnavailableError(f"the connection was closed: {error}") from error
 
     def _security(self) -> Security:
-        """Return the certificates or sockets; a service that was restarted may listen in another way."""
+        """Return the certificates or sockets.  A restarted service may use the other kind."""
         return self._directory.known_security(between_hosts=self._given is not None)
 
     def _open(self) -> grpc.Channel:
@@ -105,7 +105,7 @@ class Line:
         return found
 
     def _forget(self, line: grpc.Channel | None) -> None:
-        """Close a channel, unless another thread has opened the next one already."""
+        """Close a channel, unless another thread has already replaced it."""
         # A call of another thread over it fails as unavailable, and is retried.
         with self._lock:
             is_ours = line is self._channel

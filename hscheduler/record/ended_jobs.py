@@ -1,4 +1,4 @@
-"""Jobs that are over, and what was decided about them, in tables of SQLite: found when somebody asks for them."""
+"""Ended jobs, and the decisions about them, in SQLite tables; read on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 CREATE INDEX IF NOT EXISTS sweeps ON jobs (sweep);
 CREATE TABLE IF NOT EXISTS decisions (sweep TEXT, at_s REAL, decision TEXT, PRIMARY KEY (sweep, at_s, decision));
 """
-#: The rows of both tables, as JSON says them.
+#: Rows of both tables, as JSON values.
 Dumped = tuple[Sequence[Sequence[Any]], Sequence[Sequence[Any]]]
 
 
@@ -36,27 +36,29 @@ class EndedJob:
     trial_id: str
     sweep: str
     phase: Phase
-    #: What is known of it beside the trial, as JSON.
+    #: Its submission, as JSON values.
     submission: Mapping[str, Any]
     trial: TrialRecord
 
 
-#: A sweep, and what was decided about its jobs.
+#: A sweep, and a decision about its jobs.
 Decided = tuple[str, DecisionRecord]
 
 
 class Database:
-    """A file of SQLite; for any thread.
+    """An SQLite file; for any thread.
 
     Parameters
     ----------
     path : Path
-        Nobody else may have it open.
+        No other process may have it open.
+    tables : str
+        Statements that create the tables.
 
     Raises
     ------
     StorageError
-        It is no database, is open elsewhere, or cannot be made.
+        The file is no database, is open in another process, or cannot be created.
     """
 
     def __init__(self, path: Path, tables: str) -> None:
@@ -67,7 +69,7 @@ class Database:
         except sqlite3.Error as error:
             raise StorageError(f"{path}: cannot be opened: {error}") from error
         try:
-            # Held for as long as it is open.
+            # The lock is held until the file is closed.
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -82,7 +84,7 @@ class Database:
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """Give the connection for changes, all or none of which are made.  Raises StorageError where none is."""
+        """Give the connection for atomic changes.  Raises StorageError if they fail; then none is made."""
         with self._lock:
             connection = self._connection
             try:
@@ -100,25 +102,25 @@ class Database:
                     if durable:
                         connection.execute("PRAGMA synchronous = NORMAL")
 
-    def found(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows that a query finds."""
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows that match a query."""
         with self._lock:
             try:
-                return self._connection.execute(query, values).fetchall()
+                return self._connection.execute(sql, values).fetchall()
             except sqlite3.Error as error:
                 raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Close it; harmless when repeated."""
+        """Close the file.  Idempotent."""
         with self._lock, suppress(sqlite3.Error):
             self._connection.close()
 
 
 class Rows:
-    """Jobs that are over, and what was decided about them.
+    """The tables of ended jobs, and of decisions about them.
 
-    Those of its methods that are not of the class may be called from any thread; each raises StorageError where the
-    database cannot be read, or other code wrote what stands there.
+    The instance methods may be called from any thread.  Each raises StorageError if the database cannot be read, or has
+    values of another format.
     """
 
     def __init__(self, database: Database) -> None:
@@ -126,7 +128,7 @@ class Rows:
 
     @staticmethod
     def add(connection: sqlite3.Connection, jobs: Sequence[EndedJob], decisions: Sequence[Decided]) -> None:
-        """Add rows within a transaction; those that are there stay as they are."""
+        """Add rows within a transaction; existing rows stay as they are."""
         of_jobs = [
             (
                 each.job_id,
@@ -148,8 +150,8 @@ class Rows:
         connection.executemany("INSERT OR IGNORE INTO decisions VALUES (?, ?, ?)", dumped[1])
 
     def dump(self) -> Dumped:
-        """Return all rows, as JSON says them."""
-        found = self._database.found
+        """Return all rows, as JSON values."""
+        found = self._database.query
         return found("SELECT * FROM jobs ORDER BY rowid"), found("SELECT * FROM decisions ORDER BY rowid")
 
     def ended_job(self, job_id: str) -> EndedJob | None:
@@ -158,13 +160,13 @@ class Rows:
         return found[0] if found else None
 
     def ended_jobs(self, sweep: str = "") -> list[EndedJob]:
-        """Return the jobs of a sweep, or all, in the order in which they came here."""
+        """Return the jobs of a sweep, or all, in the order in which they were added."""
         return self._jobs("WHERE sweep = ?", sweep) if sweep else self._jobs("")
 
     def _jobs(self, where: str, *values: Any) -> list[EndedJob]:
         return [
             EndedJob(job_id, trial_id, sweep, Phase(phase), json.loads(submission), self._decoded(trial))
-            for job_id, trial_id, sweep, phase, submission, trial in self._database.found(
+            for job_id, trial_id, sweep, phase, submission, trial in self._database.query(
                 f"SELECT * FROM jobs {where} ORDER BY rowid", *values
             )
         ]
@@ -173,11 +175,11 @@ class Rows:
         try:
             return decoded(json.loads(text))
         except (KeyError, TypeError, ValueError) as error:
-            raise StorageError(f"{self._database.path}: what is past cannot be read: {error}") from error
+            raise StorageError(f"{self._database.path}: a recorded job or decision cannot be read: {error}") from error
 
     def first_id(self, prefix: str) -> str:
-        """Return the id of a job that begins so; empty where there is none."""
-        found = self._database.found(
+        """Return the id of a job that starts with ``prefix``; empty if there is none."""
+        found = self._database.query(
             "SELECT job_id FROM jobs WHERE job_id >= ? AND substr(job_id, 1, ?) = ? LIMIT 1",
             prefix,
             len(prefix),
@@ -186,20 +188,20 @@ class Rows:
         return str(found[0][0]) if found else ""
 
     def decisions(self, sweep: str) -> list[DecisionRecord]:
-        """Return what was decided about the jobs of a sweep, in its order."""
+        """Return the decisions about a sweep's jobs, oldest first."""
         query = "SELECT decision FROM decisions WHERE sweep = ? ORDER BY at_s, rowid"
-        return [self._decoded(text) for (text,) in self._database.found(query, sweep)]
+        return [self._decoded(text) for (text,) in self._database.query(query, sweep)]
 
     def num_jobs(self, sweep: str) -> int:
-        """Return how many jobs of a sweep there are."""
-        return int(self._database.found("SELECT COUNT(*) FROM jobs WHERE sweep = ?", sweep)[0][0])
+        """Return the number of a sweep's jobs."""
+        return int(self._database.query("SELECT COUNT(*) FROM jobs WHERE sweep = ?", sweep)[0][0])
 
     def counts(self, sweep: str = "") -> tuple[Counter[Phase], Counter[tuple[str, Phase]]]:
-        """Return how many jobs ended how, and how many trials of each sweep, by their last jobs."""
+        """Return the numbers of jobs, by how they ended, and of trials, by sweep and how their last jobs ended."""
         of_one, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())
-        jobs = self._database.found(f"SELECT phase, COUNT(*) FROM jobs {of_one} GROUP BY phase", *values)
+        jobs = self._database.query(f"SELECT phase, COUNT(*) FROM jobs {of_one} GROUP BY phase", *values)
         last = f"SELECT MAX(rowid) FROM jobs {of_one} GROUP BY trial_id"
-        trials = self._database.found(
+        trials = self._database.query(
             f"SELECT sweep, phase, COUNT(*) FROM jobs WHERE rowid IN ({last}) GROUP BY sweep, phase", *values
         )
         return (

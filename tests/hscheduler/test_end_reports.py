@@ -1,4 +1,4 @@
-"""Every trial that is over is told with the reason: as a line, and in the report."""
+"""The end of each trial is reported with its reason: as a line, and in the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOO_LONG = "it took longer than 15 s (trial_timeout_s)"
 
 @pytest.fixture
 def ended() -> tuple[list[list[str]], Timeline]:
-    """What was said of jobs that finished, took too long and failed, event by event; and the record of it."""
+    """Return the lines on jobs that finished, took too long and failed, event by event; and their record."""
     toy, record, said = Toy.of(8, elastic), Timeline(), []
 
     def happen(now_s: float, event: e.Event) -> None:
@@ -79,7 +79,7 @@ def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest
     stack: Any = SimpleNamespace(callback=lambda function: None)
     view: Any = None
     flags: Any = SimpleNamespace(quiet=False, plain=False)
-    sweep_command._shown(stack, view, here, flags)
+    sweep_command._viewers(stack, view, here, flags)
     (show,) = here.viewers
     show(1.0, e.CancelAsked("t", TOO_LONG), [e.JobOver("t", Phase.KILLED, TOO_LONG)])
     assert told == ([] if sweep_ends else [f"t was killed: {TOO_LONG}"])

@@ -1,4 +1,4 @@
-"""What a real YARN takes from jobs, and a job that was stopped and goes on."""
+"""Containers that a real YARN takes from jobs, and a stopped job that resumes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from tests.yarn.test_jobs_on_yarn import JOB, reach
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 
-def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say(
-    on_yarn: Hadoop, tmp_path: Path
-) -> None:
+def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop, tmp_path: Path) -> None:
     local = eps.run(**JOB)
-    # A model of one's own: each container has its file elsewhere.
+    # A user's own model: each container has its file in another folder.
     slow = SlowModel(tmp_path)
     settings: dict[str, Any] = {
         **JOB, "on": "yarn", "checkpoint_every": "10", "label": "server=transient", "execution": "worker=opportunistic",
@@ -38,7 +36,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
         job.kill("enough")
         stopped = job.wait(PATIENCE_S)
         own = Claim.read(job.directory)
-    assert own is not None and len(open_storage(own.folder).names("")) >= 2, "whose it is, and a checkpoint"
+    assert own is not None and len(open_storage(own.folder).names("")) >= 2, "its owner, and a checkpoint"
     told: list[str] = []
     with Job.resume("stopped", on_begin=lambda text, warnings: told.append(text)) as job:
         reach(job, 12)
@@ -46,17 +44,17 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
         kinds = execution_types(job)
         slow.hurry()
         report = job.wait(PATIENCE_S)
-    assert stopped["state"] == "killed" and "goes on at clock" in told[0]
+    assert stopped["state"] == "killed" and "resumes at clock" in told[0]
     assert report["state"] == "finished" and report["model_sha256"] == local["model_sha256"]
     assert [entry["clock"] for entry in report["history"]] == [entry["clock"] for entry in local["history"]]
-    assert open_storage(own.folder).names("") == [], "nobody goes on with a job that has finished"
+    assert open_storage(own.folder).names("") == [], "a finished job cannot be resumed"
     assert servers == {on_yarn.nodes[-1]}, "the node with the label"
     # The master and two servers; two workers.
     assert sorted(kinds) == ["GUARANTEED"] * 3 + ["OPPORTUNISTIC"] * 2
 
 
 def execution_types(job: Job) -> list[str]:
-    """Return the execution type of each of a job's containers, as the nodes tell."""
+    """Return the execution type of each of a job's containers, as the nodes report it."""
     import requests
 
     number = (job.directory.record().yarn.application or {})["application_id"].removeprefix("application_")
@@ -72,7 +70,7 @@ def execution_types(job: Job) -> list[str]:
 
 
 @pytest.mark.tier("all")
-def test_opportunistic_workers_make_room_for_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
+def test_opportunistic_workers_yield_to_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
     settings: dict[str, Any] = {**JOB, "iterations": 150, "servers": 1}
     local = eps.run(**settings)
     modest = {**settings, "stretch_s": 0.05, "execution": "worker=opportunistic"}

@@ -1,4 +1,4 @@
-"""What travels to an application: what its master is to do, and the local files that its jobs read."""
+"""What is uploaded for an application: the orders of its master, and the local files that its jobs read."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ from eps.errors import ConfigError, StorageError
 from eps.storage.locations import RemotePath, is_remote
 from hscheduler.service.main import ServiceSettings
 
-#: Name in the master's container of what is for it alone: its orders, the service's certificates, files of models.
+#: Folder in the master's container with its private files: orders, certificates of the service, models.
 SERVICE_FOLDER = "eps-service"
 ORDERS_FILE = "orders.json"
-#: Of the application's shared folder: where the service listens.
+#: File in the application's shared folder with the address of the service.
 SERVICE_FILE = "service.json"
-#: The sweep's name in the service of an application that ends with it.
+#: Name of the sweep in an application that runs a single sweep.
 SWEEP = "sweep"
-#: Types of applications: neither is a job of its own for a scheduler that counts those.
+#: Types of applications.  They differ from that of a job, so that a scheduler does not count them as jobs.
 SWEEP_TYPE, SERVICE_TYPE = "EPS-SWEEP", "EPS-SCHEDULER"
-#: Where nothing says when jobs write checkpoints: from them they go on where the application's master was lost.
+#: Default interval of checkpoints, from which jobs resume if the application master fails.
 CHECKPOINT_EVERY = "30s"
 
 
 @dataclass(frozen=True)
 class ServiceOrders:
-    """The service that an application's master is."""
+    """The service that an application master runs."""
 
     settings: ServiceSettings
-    #: As of :meth:`hscheduler.spec.Spec.tables`: the application ends with this sweep; None: clients submit to it.
+    #: Tables of :meth:`hscheduler.spec.Spec.tables`; the application ends with this sweep.  None: clients submit to it.
     sweep: Mapping[str, Any] | None = None
-    #: Seconds that a job waits for a container of YARN; 0.0: it waits for ever.
+    #: Most seconds that a job waits for a container of YARN; 0.0 sets no limit.
     container_timeout_s: float = 0.0
 
     def to_bytes(self) -> bytes:
-        """Return what :meth:`read` takes."""
+        """Return the contents of the file that :meth:`read` reads."""
         return json.dumps(dataclasses.asdict(self)).encode("utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> ServiceOrders:
-        """Return the orders in what was brought to a container.
+        """Return the orders in a container's private folder.
 
         Raises
         ------
         ConfigError
-            There are none.
+            The file is missing or invalid.
         """
         try:
             values = json.loads((folder / ORDERS_FILE).read_text(encoding="utf-8"))
             return cls(**{**values, "settings": ServiceSettings(**values["settings"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{folder / ORDERS_FILE} does not say what this service is: {error!r}") from None
+            raise ConfigError(f"{folder / ORDERS_FILE} is not valid: {error!r}") from None
 
 
-#: Settings that are one file each where they are no number, no part of the data and no name of scikit-learn's.
+#: Settings that may be a path.  Their other values (a fraction, a name of scikit-learn) are no existing files.
 _FILES = ("labels", "test", "test_labels", "init")
 _PIECE_BYTES = 1 << 20
-#: Folder of models' files, in the application master's container.
+#: Subfolder of models in :data:`SERVICE_FOLDER`.
 _MODELS = "models"
 
 
-def staged(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Return a sweep's tables with places that the application finds, and the files that its master is to be brought.
+def stage(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Upload the data of a sweep; return its tables with remote paths, and the files of users' models to ship.
 
-    Input data goes to the cluster's cache, under a name that follows from its content, so that it goes there once.  The
-    file of a user's own model goes with the application: name in the folder :data:`SERVICE_FOLDER` -> file.  Where the
-    tables do not say when jobs write checkpoints, it is every 30 seconds.
+    Data goes to the cluster's cache under the hash of its content, so each version is uploaded once.  Models are
+    shipped with the application; the second result maps their names in :data:`SERVICE_FOLDER` to local files.  Jobs
+    write checkpoints every 30 seconds unless the tables say otherwise.
 
     Parameters
     ----------
@@ -83,14 +83,14 @@ def staged(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any]
     ConfigError
         A file cannot be read.
     StorageError
-        The cluster does not take one.
+        A file cannot be uploaded.
     """
     models: dict[str, Path] = {}
 
-    def moved(key: str, value: Any) -> Any:
+    def remote(key: str, value: Any) -> Any:
         name = key.replace("-", "_")
         if name == "data" and isinstance(value, list):
-            return [moved(name, part) for part in value]
+            return [remote(name, part) for part in value]
         if not isinstance(value, str):
             return value
         if name == "data":
@@ -99,38 +99,38 @@ def staged(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any]
             return _staged_file(value, cache)
         if name == "model" and ".py:" in value:
             path, _, class_name = value.rpartition(":")
-            brought = f"{_MODELS}/{len(models)}/{Path(path).name}"
-            brought = next((known for known, file in models.items() if file == Path(path)), brought)
-            models[brought] = Path(path)
-            return f"{SERVICE_FOLDER}/{brought}:{class_name}"
+            shipped = f"{_MODELS}/{len(models)}/{Path(path).name}"
+            shipped = next((known for known, file in models.items() if file == Path(path)), shipped)
+            models[shipped] = Path(path)
+            return f"{SERVICE_FOLDER}/{shipped}:{class_name}"
         return value
 
-    found = _with_places(tables, moved)
+    found = _with_values(tables, remote)
     if "checkpoint_every" not in {*found["job"], *found["space"]}:
         found["job"] = {**found["job"], "checkpoint_every": CHECKPOINT_EVERY}
     return found, models
 
 
 def _parts(text: str) -> list[str]:
-    # A name may have a comma in it.
+    # The name of an existing file may contain a comma.
     return [text] if "," not in text or Path(text).exists() else text.split(",")
 
 
-def _with_places(tables: Mapping[str, Any], moved: Callable[[str, Any], Any]) -> dict[str, Any]:
-    def chosen(name: str, dimension: Mapping[str, Any]) -> dict[str, Any]:
-        return {kind: [moved(name, value) for value in values] for kind, values in dimension.items()}
+def _with_values(tables: Mapping[str, Any], replace: Callable[[str, Any], Any]) -> dict[str, Any]:
+    def replaced(name: str, dimension: Mapping[str, Any]) -> dict[str, Any]:
+        return {kind: [replace(name, value) for value in values] for kind, values in dimension.items()}
 
-    job = {name: moved(name, value) for name, value in tables["job"].items()}
-    space = {name: chosen(name, dimension) for name, dimension in tables["space"].items()}
+    job = {name: replace(name, value) for name, value in tables["job"].items()}
+    space = {name: replaced(name, dimension) for name, dimension in tables["space"].items()}
     return {**tables, "job": job, "space": space}
 
 
 def _staged_file(text: str, cache: RemotePath) -> str:
-    """Return a file's place in the cluster, where it is put unless it is there; what is no file of ours stays."""
+    """Upload a local file unless the cluster has it, and return its remote path; return any other text unchanged."""
     path = Path(text).expanduser()
     if not text or is_remote(text) or not path.is_file():
         return text
-    # Labels may be found by their name, beside the images.
+    # IDX images find their labels by name, in the same folder.
     beside = idx_labels_beside(path)
     files = [path, *([beside] if isinstance(beside, Path) else [])]
     try:

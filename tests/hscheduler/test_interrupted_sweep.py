@@ -1,4 +1,4 @@
-"""What there is of a sweep that was interrupted, or whose jobs are gone, is said; and the demo keeps a model."""
+"""Messages on the results of an interrupted sweep, or of deleted jobs; and the demo exports a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report() -> dict[str, Any]:
 
 
 class Interrupted:
-    """A sweep that Ctrl-C ends."""
+    """A sweep that Ctrl-C interrupts."""
 
     def __init__(self, found: dict[str, Any], has_begun: bool) -> None:
         self.spec = Spec.of(TABLES)
@@ -53,7 +53,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("finished", [4, 1, 0, None])
-def test_an_interruption_says_what_there_is(
+def test_an_interruption_reports_the_results(
     report: dict[str, Any],
     finished: int | None,
     tmp_path: Path,
@@ -62,7 +62,7 @@ def test_an_interruption_says_what_there_is(
 ) -> None:
     found = {**report, "completed": finished, "best": report["best"] if finished else None}
     running = Interrupted(found, finished is not None)
-    # Whether it could be trained is not asked here.
+    # Whether it can be trained does not matter here.
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
     monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points: running)
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
@@ -70,19 +70,19 @@ def test_an_interruption_says_what_there_is(
     assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130
     told = capsys.readouterr().err.splitlines()
     if finished is None:
-        assert told == ["interrupted: no trial had begun"]
+        assert told == ["interrupted: no trial had started"]
         return
     number = {4: "4 trials", 1: "1 trial", 0: "0 trials"}[finished]
-    first = f"interrupted: {number} had finished, and what ran was ended"
+    first = f"interrupted: {number} had finished, the others were ended"
     best = report["best"]
     rate = best["point"]["learning_rate"]
     of_best = f"{best['job_id']} with loss {best['loss']:.6g}: learning_rate = {rate:.6g}"
-    assert told[0] == (f"{first}; the best so far: {of_best}" if finished else first)
+    assert told[0] == (f"{first}; best so far: {of_best}" if finished else first)
     assert told[1:] == [f"report: {target}", f"page: {page}"]
     assert json.loads(target.read_text())["completed"] == finished and page.exists()
 
 
-def test_a_model_that_is_gone_is_told_with_where_it_would_be(
+def test_a_missing_model_is_reported_with_its_home(
     report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path))
@@ -91,13 +91,13 @@ def test_a_model_that_is_gone_is_told_with_where_it_would_be(
     path.write_text(json.dumps({**report, "trials": trials}))
     assert cli.main(["results", str(path), "--export-best", str(tmp_path / "model.npz")]) == 4
     told = capsys.readouterr().err
-    assert f"model is that of {best}, job 'sweep-0a1b2c-{best}', which is not under EPS_HOME ({tmp_path})" in told
-    assert "that was another home, or is gone" in told
+    assert f"model is that of {best}, but its job 'sweep-0a1b2c-{best}' is not under EPS_HOME ({tmp_path})" in told
+    assert "unless the job was deleted" in told
 
 
 @pytest.mark.parametrize("own_report", [False, True])
 def test_the_demo_keeps_the_best_model(tmp_path: Path, own_report: bool) -> None:
-    """Its jobs are in a directory that goes with it."""
+    """Its jobs are in a temporary directory."""
     shutil.copy(ROOT / "demo.sh", tmp_path)
     (tmp_path / "setup-env.sh").touch()
     (tmp_path / "demo").mkdir()

