@@ -54,18 +54,21 @@ from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
 from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
+from eps.core.hosting import Hosting
 from eps.core.members import MISSING, Masters, Member, Members, container_of
 from eps.core.membership import Membership
 from eps.core.messages import Orders
 from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, PlanContext, Plans
 from eps.core.progress import Progress
-from eps.core.reconfig import Change, Operation, Plan, Purpose, Trigger
+from eps.core.reconfig import TAKINGS, Change, Operation, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
 from eps.core.size import Size, StartStep, Startup
-from eps.core.tiers import HostView, decide
+from eps.core.tiers import HostView
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
+#: Notice of an eviction that a trigger requests, in seconds: as on EC2 (Proteus §3.3).
+NOTICE_S = 120.0
 #: Reason recorded for a container whose process ended while no master ran.
 ENDED_AWAY = "ended while the job master was down"
 
@@ -128,9 +131,8 @@ class Job:
         self.masters = Masters()
         self.members = Members(first_container)
         self.evictions = Evictions()
-        #: Number of reliable containers that the job restores; None if its containers have one member each.
-        self.reliable = None if tiers is None else tiers[Tier.RELIABLE]
-        self._first_tiers = dict(tiers or {})
+        #: None if the containers of the job have one member each.
+        self.hosting = None if tiers is None else Hosting(tiers)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed)
         self.plans = Plans(settings, triggers)
@@ -157,11 +159,10 @@ class Job:
 
     def _request_first(self) -> None:
         """Request the containers with which the job starts."""
-        if self.reliable is None:
+        if self.hosting is None:
             self.out.add(self.members.request_all(self.startup.first(), self.out.now_s))
-        for tier, number in self._first_tiers.items():
-            for _ in range(number):
-                self.out.add(self.members.request_host(tier, self.out.now_s))
+        else:
+            self.out.add(self.hosting.request_first(self.members, self.out.now_s))
 
     def step(self, event: e.Event, now_s: float) -> list[Command]:
         """Process one event and return the commands to execute, in order."""
@@ -416,6 +417,8 @@ class Job:
                     self.out.note("smaller", without=without)
             case StartStep.GIVE_BACK:
                 why = "the job cannot start with the containers that it has, and releases them"
+                for container_id in list(self.members.hosts):
+                    self.out.add(self.members.release_host(container_id, why))
                 self.out.add(self.members.dismiss([member.name for member in first], why))
                 self.out.note("gives-back", members=[member.name for member in first if member.granted])
             case StartStep.FAIL:
@@ -470,10 +473,14 @@ class Job:
             held, others = self.members.held, eviction.for_others
             self.size.taken(eviction.roles, held, for_others=others, lost=eviction.lost)
         if self.membership is None:
-            first = self._first_membership()
+            if self.hosting is None:
+                first = self.members.first_membership(self.settings)
+            else:
+                first = self.hosting.first_membership(self.members, self.settings)
             if first is not None:
                 self.out.sync("membership", version=1, from_clock=first.from_clock)
                 self.out.send(self.members.announce(first, 0))
+                self._note_stage()
                 self.size.begun(self.members.held)
         self._recover()
         membership = self.membership
@@ -509,8 +516,8 @@ class Job:
         if inquiry is None:
             return
         for role in inquiry.empty_roles(before):
-            if self.reliable is not None:
-                self._add_spare(role)
+            if self.hosting is not None:
+                self._add_spare(self.hosting, role)
                 continue
             name, commands = self.members.request(role, now_s)
             recovery.add(name, role)
@@ -536,24 +543,34 @@ class Job:
         turn = flight.turn_of_membership()
         self.out.send(self.members.announce(after, turn) + self.members.orders(leaving, turn))
         self.size.settle(self.members.held)
+        self._note_stage()
+
+    def _note_stage(self) -> None:
+        """Record stage and number of containers after a change of the membership."""
+        if self.hosting is not None and self.membership is not None:
+            self.hosting.note(self.membership, self.members)
 
     def _change(self) -> None:
         """Process changes one after the other, until one has to wait or none is left."""
         plans, now_s = self.plans, self.out.now_s
-        if plans.triggers:
-            self.out.add(plans.fire(self._plan_context))
+        while (trigger := plans.due_trigger(self.progress.completed)) is not None:
+            if trigger.change.operation in TAKINGS:
+                self._take_containers(trigger)
+            else:
+                self.out.add(plans.fire(trigger, self._plan_context))
         while True:
             while (stepped := plans.step(self.progress.horizon, now_s)) is not None:
                 self.out.add(stepped.commands)
                 if stepped.committed is not None and stepped.committed.membership is not None:
                     self.members.adopt(stepped.committed.membership, waits=False)
                     self.size.committed(stepped.committed, self.members.held)
-                if stepped.released is not None and self.reliable is not None:
-                    self._on_released(stepped.released)
+                    self._note_stage()
+                if stepped.released is not None and self.hosting is not None:
+                    self.out.add(self.hosting.released(self.members, stepped.released))
             assert self.membership is not None
             warned = self.evictions.next_to_drain(self.membership)
-            if self.reliable is not None:
-                self._arrange(self.membership)
+            if self.hosting is not None:
+                self._arrange(self.hosting, self.membership)
             elif warned and plans.may_drain(now_s):
                 self._drain(self.membership, warned)
             if plans.is_idle and not warned:
@@ -566,8 +583,11 @@ class Job:
             except PlanError as error:
                 self._abort(plan, str(error))
                 continue
-            if self.reliable is not None:
-                self._request_hosts(plan)
+            if self.hosting is not None:
+                self.out.add(self.hosting.request(self.members, plan, now_s))
+                for name in plan.added:
+                    # Spare members are there already.
+                    plans.flight.follow(self.members.by_name.get(name), now_s)
                 continue
             coming = {role: len(plan.coming.of_role(role)) for role in Role}
             self.out.add(self.members.request_all(coming, now_s))
@@ -588,70 +608,57 @@ class Job:
 
     # ---- containers of two tiers
 
+    @property
     def _hosts(self) -> tuple[HostView, ...]:
-        """Return the containers that may be used, without those that will be taken away or released."""
-        plan = self.plans.flight.plan
-        # A job that starts uses what it has, and drains it afterwards.
+        """The containers that may be used.  A job that starts uses what it has, and drains it afterwards."""
+        assert self.hosting is not None
         warned = self.evictions.containers if self.membership is not None else ()
-        without = {*warned, *(plan.releases if plan is not None else ())}
-        coming = plan.added if plan is not None else ()
-        found = []
-        for host in self.members.hosts.values():
-            if host.container in without:
-                continue
-            members: dict[Role, MemberId] = {}
-            for member in self.members.in_container(host.container):
-                if member.address is not None or member.name in coming:
-                    members.update(dict.fromkeys(member.roles, member.name))
-            worker, server = members.get(Role.WORKER), members.get(Role.SERVER)
-            found.append(HostView(host.container, host.tier, host.rank, worker, server))
-        return tuple(found)
+        return self.hosting.views(self.members, warned, self.plans.flight.plan)
 
-    def _first_membership(self) -> Membership | None:
-        """Return the first membership, or None while a member has not registered."""
-        if self.reliable is None:
-            return self.members.first_membership(self.settings)
-        decision = decide(self._hosts())
-        if decision is None or any(member.address is None for member in self.members.by_name.values()):
-            return None
-        return self.members.first_membership(self.settings, {*decision.workers, *decision.servers})
-
-    def _add_spare(self, role: Role) -> None:
+    def _add_spare(self, hosting: Hosting, role: Role) -> None:
         """Let a recovery continue with a spare member of a role that has none left, once there is one."""
-        hosts = sorted(self._hosts(), key=lambda host: (host.tier is not Tier.RELIABLE, host.rank))
-        for host in hosts:
-            name = host.worker if role is Role.WORKER else host.server
-            member = self.members.by_name.get(name or "")
-            fits = role is Role.WORKER or host.tier is Tier.RELIABLE
-            if fits and member is not None and member.address is not None:
-                self.recovery.add(member.name, role)
-                self.recovery.registered(member.name, member.address)
-                return
-        assert self.reliable is not None
-        for _ in range(self.reliable - sum(host.tier is Tier.RELIABLE for host in hosts)):
+        member = hosting.spare(self.members, self._hosts, role)
+        if member is not None and member.address is not None:
+            self.recovery.add(member.name, role)
+            self.recovery.registered(member.name, member.address)
+            return
+        for _ in range(hosting.lacking(self._hosts)):
             self.out.add(self.members.request_host(Tier.RELIABLE, self.out.now_s))
 
-    def _arrange(self, membership: Membership) -> None:
-        """Release hosts that are no longer needed; plan who takes part, and replace reliable containers."""
+    def _take_containers(self, trigger: Trigger) -> None:
+        """Evict transient containers, or make them fail, as a trigger requests: those that have run longest."""
+        hosts = self._hosts if self.hosting is not None else ()
+        found = sorted((host for host in hosts if host.tier is Tier.TRANSIENT), key=lambda host: host.rank)
+        chosen = [host.container for host in found[: trigger.change.count or len(found)]]
+        if not chosen:
+            self.out.add(self.plans.refuse(trigger, "the job has no transient container", self.out.now_s))
+            return
+        self.out.note(str(trigger.change.operation), clock=trigger.clock, containers=chosen)
+        if trigger.change.operation is Operation.FAIL:
+            for container_id in chosen:
+                self.out.say(e.KillContainer(container_id))
+            return
+        warnings = (e.ContainerWarning(name, NOTICE_S, "is evicted as requested") for name in chosen)
+        self._on_warned(e.ContainersWarned(tuple(warnings)))
+
+    def _arrange(self, hosting: Hosting, membership: Membership) -> None:
+        """Release drained hosts; plan who takes part, and the replacement of reliable containers."""
         plans, now_s = self.plans, self.out.now_s
-        for container_id in self.evictions.containers:
-            names = {member.name for member in self.members.in_container(container_id)}
-            if container_id in self.members.hosts and not names & {*membership.members, *self._in_flight()}:
-                self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
-                outcome = EvictionOutcome.DRAINED
-                self.out.add(self.evictions.end(container_id, outcome, now_s, took_part=False))
+        driver = plans.flight.driver
+        needed = {*membership.members, *(driver.concerned if driver is not None else ())}
+        for container_id in hosting.drained(self.members, self.evictions.containers, needed):
+            self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
+            self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
         warned = bool(self.evictions.next_to_drain(membership))
         purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
         if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
             return
-        decision = decide(self._hosts())
-        if decision is None:
-            self._replace_reliable()
-            return
-        if (set(decision.workers), set(decision.servers)) == (set(membership.workers), set(membership.servers)):
-            self._replace_reliable()
+        if hosting.decision(membership, self._hosts) is None:
+            change = hosting.replacement(self._hosts)
+            if change is not None and plans.is_idle:
+                self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
         if (plan := plans.flight.uncommitted) is not None:
             if plan.purpose is Purpose.DRAIN:
@@ -659,38 +666,6 @@ class Job:
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
         if not any(plan.purpose is purpose for plan in plans.queue):
             self.out.add(plans.arrange(purpose, now_s))
-
-    def _on_released(self, plan: Plan) -> None:
-        """Release the containers that a plan has removed."""
-        for container_id in plan.releases:
-            if container_id in self.members.hosts:
-                self.out.add(self.members.release_host(container_id, "removed from the job"))
-        if plan.purpose is Purpose.ASKED:
-            assert self.reliable is not None
-            self.reliable += sum(number for tier, number in plan.change.containers if tier is Tier.RELIABLE)
-
-    def _in_flight(self) -> tuple[MemberId, ...]:
-        driver = self.plans.flight.driver
-        return () if driver is None else driver.concerned
-
-    def _replace_reliable(self) -> None:
-        """Request the reliable containers that the job has lost."""
-        assert self.reliable is not None
-        there = sum(host.tier is Tier.RELIABLE for host in self._hosts())
-        if self.plans.is_idle and there < self.reliable:
-            missing = ((Tier.RELIABLE, self.reliable - there),)
-            change = Change(Operation.TIERS, self.reliable - there, containers=missing)
-            self.out.add(self.plans.ask_own(change, Purpose.REPLACE, self._plan_context))
-
-    def _request_hosts(self, plan: Plan) -> None:
-        """Request the containers that a plan adds; members that are spare already are its newcomers at once."""
-        before = set(self.members.hosts)
-        for tier, number in plan.change.containers:
-            for _ in range(max(0, number)):
-                self.out.add(self.members.request_host(tier, self.out.now_s))
-        plan.requested = tuple(name for name in self.members.hosts if name not in before)
-        for name in plan.added:
-            self.plans.flight.follow(self.members.by_name.get(name), self.out.now_s)
 
     # ---- between the parts
 
@@ -709,7 +684,7 @@ class Job:
     def _plan_context(self) -> PlanContext:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
-        hosts = None if self.reliable is None else self._hosts()
+        hosts = None if self.hosting is None else self._hosts
         return PlanContext(
             self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, hosts
         )

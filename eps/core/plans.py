@@ -743,22 +743,26 @@ class Plans:
             return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock}; it cannot be cancelled")
         return plan
 
-    def fire(self, job: PlanContext) -> list[e.Command]:
-        """Request the changes whose clock has come."""
-        commands: list[e.Command] = []
-        while self.triggers and job.completed >= self.triggers[0].clock:
-            trigger = self.triggers.pop(0)
-            try:
-                plan, asked = self.ask(trigger.change, Purpose.ASKED, job)
-                commands += asked
-            except EpsError as error:
-                plan = Plan(len(self.all) + 1, "", trigger.change, reason=str(error))
-                plan.reached_s[Phase.QUEUED] = job.now_s
-                plan.enter(Phase.ABORTED, job.now_s)
-                self.all[plan.plan_id] = plan
-                commands.append(noted("aborted", job.now_s, plan=plan.plan_id, reason=str(error)))
-            plan.asked_at = trigger.clock
+    def due_trigger(self, completed: int) -> Trigger | None:
+        """Return the next trigger whose clock has come, once; None if there is none."""
+        return self.triggers.pop(0) if self.triggers and completed >= self.triggers[0].clock else None
+
+    def fire(self, trigger: Trigger, job: PlanContext) -> list[e.Command]:
+        """Request the change of a trigger."""
+        try:
+            plan, commands = self.ask(trigger.change, Purpose.ASKED, job)
+        except EpsError as error:
+            return self.refuse(trigger, str(error), job.now_s)
+        plan.asked_at = trigger.clock
         return commands
+
+    def refuse(self, trigger: Trigger, reason: str, now_s: float) -> list[e.Command]:
+        """Record a trigger that is refused as an aborted change."""
+        plan = Plan(len(self.all) + 1, "", trigger.change, reason=reason, asked_at=trigger.clock)
+        plan.reached_s[Phase.QUEUED] = now_s
+        plan.enter(Phase.ABORTED, now_s)
+        self.all[plan.plan_id] = plan
+        return [noted("aborted", now_s, plan=plan.plan_id, reason=reason)]
 
     # ---- the plan in flight
 

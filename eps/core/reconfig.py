@@ -35,6 +35,9 @@ class Operation(StrEnum):
     SCALE = "scale"
     #: Requested by the job: gives a standing follower to partitions without one.
     FOLLOW = "follow"
+    #: Transient containers are evicted, with a warning, or fail, without one: to try a job out.
+    EVICT = "evict"
+    FAIL = "fail"
     #: Of a job on reliable and transient containers: changes how many there are, or what they host (Proteus §3.3).
     TIERS = "tiers"
     #: Requested by the job: removes workers and servers whose containers will be taken away (Proteus §3.3).  If all
@@ -44,7 +47,7 @@ class Operation(StrEnum):
     @property
     def role(self) -> Role:
         """The role of the members that are added or removed; undefined for drain and scale, which may concern both."""
-        assert self not in (Operation.DRAIN, Operation.SCALE, Operation.TIERS)
+        assert self not in (Operation.DRAIN, Operation.SCALE, Operation.TIERS, Operation.EVICT, Operation.FAIL)
         return Role.WORKER if self in (Operation.ADD_WORKERS, Operation.REMOVE_WORKERS) else Role.SERVER
 
     @property
@@ -80,6 +83,8 @@ class Purpose(StrEnum):
         return self in (Purpose.REPLACE, Purpose.REGAIN)
 
 
+#: What a trigger does to transient containers.
+TAKINGS = (Operation.EVICT, Operation.FAIL)
 #: The four operations of EPS §5.2.
 OPERATIONS = (Operation.ADD_SERVERS, Operation.ADD_WORKERS, Operation.REMOVE_SERVERS, Operation.REMOVE_WORKERS)
 
@@ -136,7 +141,8 @@ class Change:
     """A requested change: one operation, by count or by name, or several at once."""
 
     operation: Operation
-    #: Number of members; equals the number of names if there are any.  For a scale, the sum over its parts.
+    #: Number of members; equals the number of names if there are any.  For a scale, the sum over its parts; for tiers,
+    #: evictions and failures, the number of containers (0: all of them).
     count: int
     #: Names to remove; empty for additions and for removals by count, which remove the latest members first.
     names: tuple[MemberId, ...] = ()
@@ -166,6 +172,8 @@ class Change:
             )
         if self.containers:
             return deltas_text(self.containers)
+        if self.operation in TAKINGS:
+            return self.count or "all"
         return ",".join(self.names) or self.count
 
     def __str__(self) -> str:

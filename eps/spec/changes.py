@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from eps.core.reconfig import OPERATIONS, Change, Operation
-from eps.core.types import MOST_MEMBERS, Role
+from eps.core.reconfig import OPERATIONS, TAKINGS, Change, Operation
+from eps.core.types import MOST_MEMBERS, Role, Tier
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 from eps.system.nearest import did_you_mean, one_of
 
@@ -16,7 +16,9 @@ MOST_ID = 200
 MOST_DIGITS = 18
 #: What a scale changes.
 ROLES = ("workers", "servers")
-_SIZE = re.compile(rf"(workers|servers)=([+-])([0-9]{{1,{MOST_DIGITS}}})")
+#: What a scale of a job on reliable and transient containers changes.
+TIERS = tuple(Tier)
+_SIZE = re.compile(rf"(workers|servers|reliable|transient)=?([+-])([0-9]{{1,{MOST_DIGITS}}})")
 _NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
 
 
@@ -85,18 +87,30 @@ def scale_of(text: str) -> Change:
         The text is not of that form, names a role twice, or no job could be changed by so many members.
     """
     parts: dict[str, Change] = {}
+    tiers: dict[Tier, int] = {}
     for part in text.split(","):
         found = _SIZE.fullmatch(part.strip())
-        if found is None or found[1] in parts:
+        if found is None or found[1] in (*parts, *tiers) or (tiers and parts):
             role = part.partition("=")[0].strip()
-            near = "" if role in ROLES else did_you_mean(role[:MOST_ID], ROLES)
+            known = (*ROLES, *TIERS)
+            near = "" if role in known else did_you_mean(role[:MOST_ID], known)
             raise ConfigError(
                 f"{text[:MOST_ID]!r} is no change of size: expected workers=+N or workers=-N, servers=+N or "
-                f"servers=-N, or one of each, as in workers=+2,servers=-1{near}"
+                "servers=-N, or one of each, as in workers=+2,servers=-1; of a job on reliable and transient "
+                f"containers transient=+N, reliable=+N{near}"
             )
+        if found[1] in TIERS:
+            number = int(found[3])
+            tiers[Tier(found[1])] = number if found[2] == "+" else -number
+            continue
         operation = Operation(f"{'add' if found[2] == '+' else 'remove'}-{found[1]}")
         parts[found[1]] = Change(operation, int(found[3]))
         check_change(parts[found[1]])
+    if tiers:
+        deltas = tuple((tier, tiers[tier]) for tier in TIERS if tiers.get(tier))
+        change = Change(Operation.TIERS, sum(abs(number) for _, number in deltas), containers=deltas)
+        check_change(change)
+        return change
     if len(parts) == 1:
         return next(iter(parts.values()))
     # In one order, so that a repeated request is the same change.
@@ -133,14 +147,21 @@ def parse_change(text: str) -> Change:
         As of :func:`check_change`.
     """
     name, equals, value = text.strip().partition("=")
-    if name in ROLES:
+    if name in (*ROLES, *TIERS):
         return scale_of(text.strip())
+    if name == Operation.SCALE and equals:
+        return scale_of(value)
+    if name in TAKINGS:
+        number = 0 if value == "all" else whole_number(value) or None
+        if number is None:
+            raise PlanError(f"{text!r}: expected {name}=N or {name}=all")
+        return Change(Operation(name), number)
     try:
         operation = Operation(name)
         if operation not in OPERATIONS:
             raise ValueError
     except ValueError:
-        known = one_of(name, (*OPERATIONS, *ROLES))
+        known = one_of(name, (*OPERATIONS, *ROLES, *TIERS, *TAKINGS))
         raise PlanError(f"{text!r}: operation is {name!r}, but must be {known}") from None
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))

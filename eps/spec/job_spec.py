@@ -17,7 +17,7 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from eps.core.checkpoints import Schedule
-from eps.core.reconfig import Trigger
+from eps.core.reconfig import TAKINGS, Operation, Trigger
 from eps.core.types import MOST_MEMBERS, CoreSettings
 from eps.errors import ConfigError, PlanError
 from eps.spec.changes import parse_change, whole_number
@@ -31,6 +31,7 @@ from eps.spec.tables import (
     Network,
     Reading,
     Recovery,
+    Tiers,
     Training,
     Yarn,
 )
@@ -104,6 +105,7 @@ class JobSpec(Table, frozen=True):
         Meta(ge=0, le=MOST_PIECES),
         "pieces of the parameters; a job has at most as many servers; 0: 12, fewer for a small model",
     ] = 0
+    tiers: Tiers = Tiers()
     at: Annotated[tuple[str, ...], "change the size after clock K, as 40:workers=+2", "K:CHANGE"] = ()
     # Where it runs, and what survives.
     on: Annotated[
@@ -123,7 +125,17 @@ class JobSpec(Table, frozen=True):
     monitoring: Monitoring = Monitoring()
 
     def check(self) -> None:
-        workers, servers, most = self.workers, self.servers, self.containers.max_containers
+        (workers, servers), most = self.first_size, self.containers.max_containers
+        if self.tiers.total and self.on != "local":
+            raise ConfigError(
+                f"on is {self.on!r}, but a job on reliable and transient containers runs on this machine only: use "
+                "--on local"
+            )
+        for trigger in self.triggers():
+            for_tiers = trigger.change.operation in (*TAKINGS, Operation.TIERS)
+            if for_tiers != bool(self.tiers.total):
+                wants = "a job of --reliable and --transient" if for_tiers else "a job of --workers and --servers"
+                raise ConfigError(f"at is '{trigger.clock}:{trigger.change}', but that is for {wants}")
         if workers > self.splits:
             raise ConfigError(f"{workers} workers would share {self.splits} splits: raise --splits")
         if 0 < most < workers + servers:
@@ -165,6 +177,11 @@ class JobSpec(Table, frozen=True):
             reproducible=staleness == 0 and self.training.reproducible,
             followers=self.recovery.followers,
         )
+
+    @property
+    def first_size(self) -> tuple[int, int]:
+        """Workers and servers at the start."""
+        return (self.tiers.total, self.tiers.reliable) if self.tiers.total else (self.workers, self.servers)
 
     def triggers(self) -> tuple[Trigger, ...]:
         """Return the changes of ``--at``, in the order given."""

@@ -220,8 +220,8 @@ class Runtime:
 
 #: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
 _HOW_IT_RUNS = frozenset(
-    "workers servers max_containers start_with at tls van exchange_timeout_s on_divergence eval_every "
-    "checkpoint_every keep checkpoint_dir on image memory_mb vcores resource queue priority lifetime_s acl tags "
+    "workers servers reliable transient max_containers start_with at tls van exchange_timeout_s on_divergence "
+    "eval_every checkpoint_every keep checkpoint_dir on image memory_mb vcores resource queue priority lifetime_s acl tags "
     "label execution python container_timeout_s engine_timeout_s grow_back_s skip_unchanged "
     "member_timeout_s master_timeout_s data labels test test_labels".split()
 )
@@ -378,7 +378,8 @@ def check_descriptors(runtime: Runtime, limit: int) -> None:
         They need more than ``limit``, the most that a process may have.
     """
     spec, start = runtime.spec, runtime.start
-    num_members = (start.workers or spec.workers) + (start.servers or spec.servers)
+    workers, servers = spec.first_size
+    num_members = (start.workers or workers) + (start.servers or servers)
     needed = descriptors_needed(num_members)
     if needed > limit:
         raise ConfigError(

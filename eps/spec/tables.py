@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from eps.core.types import UNBOUNDED
+from eps.core.types import MOST_MEMBERS, UNBOUNDED
 from eps.errors import ConfigError
 from eps.spec.changes import whole_number
 from eps.spec.setting import Table
@@ -174,6 +174,31 @@ class Containers(Table, frozen=True):
     def vcores_of(self, role: str) -> int:
         """Return the cores of a container of a role."""
         return _number_by_role("vcores", self.vcores, role, "1,server=2")
+
+
+class Tiers(Table, frozen=True):
+    """Containers that may be taken away, beside reliable ones."""
+
+    reliable: Annotated[
+        int,
+        Meta(ge=0, le=MOST_MEMBERS),
+        "containers that are not taken away, each for a worker and a server; instead of --workers and --servers",
+    ] = 0
+    transient: Annotated[
+        int, Meta(ge=0, le=MOST_MEMBERS), "containers that may be taken away at any time, beside reliable ones"
+    ] = 0
+
+    def check(self) -> None:
+        if self.transient and not self.reliable:
+            raise ConfigError(
+                f"transient is {self.transient}, but reliable is 0: a job needs at least one reliable container, which "
+                "has its servers"
+            )
+
+    @property
+    def total(self) -> int:
+        """Number of containers of both tiers; 0 for a job whose containers have one member each."""
+        return self.reliable + self.transient
 
 
 class Checkpoints(Table, frozen=True):
