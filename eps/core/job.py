@@ -585,6 +585,8 @@ class Job:
                 continue
             if self.hosting is not None:
                 self.out.add(self.hosting.request(self.members, plan, now_s))
+                if plan.purpose is Purpose.DRAIN:
+                    self.evictions.drained_by(plan)
                 for name in plan.added:
                     # Spare members are there already.
                     plans.flight.follow(self.members.by_name.get(name), now_s)

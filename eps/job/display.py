@@ -97,7 +97,9 @@ def asked_text(change: Mapping[str, Any]) -> str:
     """Return a change in the format of ``--at``: ``add-workers=2``, ``workers=+2,servers=-1``; or ``followers``."""
     if change["operation"] == Operation.FOLLOW:
         return "followers"
-    is_scale = change["operation"] == Operation.SCALE
+    if change["operation"] == Operation.TIERS and not change["asked"]:
+        return "tiers"
+    is_scale = change["operation"] in (Operation.SCALE, Operation.TIERS)
     return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
 
@@ -481,14 +483,18 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
     lines += [f"  {', '.join(measured)}"] if measured else []
     lines += speed_texts(status)
+    if status.get("tiers", {}).get("stages"):
+        lines.append(f"  {stage_text(status['tiers'])}")
     if status["members"]:
-        rows = [["MEMBER", "PID", "ADDRESS", "REACHES", "HOLDS"]]
+        in_tiers = "tiers" in status
+        rows = [["MEMBER", *(["TIER"] if in_tiers else []), "PID", "ADDRESS", "REACHES", "HOLDS"]]
         for member in status["members"]:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
             # A requested member has no address yet.
             place = str(Address(member["host"], member["port"])) if member["host"] else "-"
-            rows.append([member["name"], str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
+            who = [member["name"], *([member["tier"]] if in_tiers else [])]
+            rows.append([*who, str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
         waits = waits_text(change)
@@ -587,6 +593,12 @@ def not_done_text(change: Mapping[str, Any]) -> str:
     if change["phase"] != "aborted" or change.get("asked_at") is None:
         return ""
     return f"--at {change['asked_at']}:{asked_text(change)} did not happen: {change['reason'] or 'no reason given'}"
+
+
+def stage_text(tiers: Mapping[str, Any]) -> str:
+    """Return stage and containers of a job on two tiers: ``stage 1: 2 reliable and 3 transient containers``."""
+    now = tiers["stages"][-1]
+    return f"stage {now['stage']}: {now['reliable']} reliable and {now['transient']} transient containers"
 
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:

@@ -256,6 +256,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "membership_version": membership.version if membership else 0,
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
+        **tiers_entry(state),
         "members": [
             _member(state, name, role, held.get(role, {}).get(name, []), now_s, runtime.spec.on)
             for name in (sorted(state.members.by_name) if running else ())
@@ -278,6 +279,24 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "iteration_s": round(progress.iteration_s, 6),
         "eta_s": round((total - clock) * progress.iteration_s, 3) if running else 0.0,
         "elapsed_s": round(now_s - started_s, 3),
+    }
+
+
+def tiers_entry(state: Job) -> dict[str, Any]:
+    """Return ``tiers`` of a job on reliable and transient containers, as the only key; nothing for other jobs."""
+    if state.hosting is None:
+        return {}
+    stages = [dataclasses.asdict(entry) for entry in state.hosting.stages]
+    clocks_lost = sum(max(0, back.clock - max(0, back.to)) for back in state.recovery.goings_back)
+    return {
+        "tiers": {
+            "stage": stages[-1]["stage"] if stages else None,
+            "stages": stages,
+            # Every server is on a reliable container, so nothing that is complete can be lost with a transient one.
+            "consistent_clock": max(0, min(state.progress.completed, state.settings.iterations)),
+            "largest_lag": 0,
+            "rolled_back": clocks_lost,
+        }
     }
 
 
@@ -371,6 +390,7 @@ def report(
         "losses": [loss_entry(loss) for loss in state.recovery.losses],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back],
         "evictions": evictions_entry(state),
+        **tiers_entry(state),
         "generation": state.masters.generation,
         "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},
         "ledger": ledger_entry(runtime, ledger),

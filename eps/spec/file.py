@@ -65,7 +65,7 @@ class RunRequest:
             for name, value in own.items():
                 if not isinstance(value, str | Path):
                     raise ConfigError(f"{name} is {value!r}, but must be text")
-            spec = JobSpec.from_dict(by_name)
+            spec = JobSpec.from_dict({**by_name, **_of_tiers(by_name)})
             # Only checked here: a job that an earlier version started with such tags can resume.
             tags = spec.yarn.tags
             if tags and not all(tag.strip() for tag in tags.split(",")):
@@ -82,6 +82,26 @@ class RunRequest:
     def with_spec(self, **changes: Any) -> RunRequest:
         """Return the request with some settings changed, by name."""
         return dataclasses.replace(self, spec=self.spec.with_settings(**changes))
+
+
+def _of_tiers(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that follow for a job on reliable and transient containers: splits for four times as many.
+
+    Raises
+    ------
+    ConfigError
+        The numbers of workers or servers are given, too.
+    """
+    numbers = [given.get("reliable", 0), given.get("transient", 0)]
+    if not all(isinstance(number, int) for number in numbers) or not sum(numbers):
+        return {}
+    for name in ("workers", "servers"):
+        if name in given:
+            raise ConfigError(
+                f"{name} is {given[name]}, but a job with reliable and transient containers decides which of them work "
+                f"and serve: leave {name} out"
+            )
+    return {} if "splits" in given else {"splits": max(SETTINGS["splits"].default, 4 * sum(numbers))}
 
 
 def named(values: Mapping[str, Any]) -> dict[str, Any]:
