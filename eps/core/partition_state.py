@@ -130,6 +130,8 @@ class PartitionState:
     promote_at: int | None = None
     #: Servers that receive its updates.  Under BSP nothing is served that a caught-up follower lacks.
     followers: dict[MemberId, Follower] = field(default_factory=dict)
+    #: BSP: a recovery gave the partition to a server that may lack the newest clock: no worker may read that here.
+    withheld: bool = False
     #: SSP and ASP: acknowledgements that wait until followers reach a sequence number.
     unstable: list[tuple[int, s.AckPush]] = field(default_factory=list)
     held: list[s.PushArrived | s.PullArrived] = field(default_factory=list)
@@ -221,6 +223,8 @@ class PartitionState:
         if self.holding is Holding.FOLLOWER:
             self.held.append(event)
         elif self.holding is Holding.DROPPED or (self.holding is Holding.FORMER and not self.bsp):
+            out.append(s.RefuseStale(event.request))
+        elif self.withheld and asked >= completed:
             out.append(s.RefuseStale(event.request))
         elif not self.bsp:
             if completed >= asked:
@@ -379,6 +383,7 @@ class PartitionState:
         self.promote_at = None
         if self.holding is Holding.FOLLOWER and not here:
             return
+        self.withheld = not here and (self.withheld or not self.stable)
         for follower in sorted(f for f in self.followers if not here or f not in followers):
             self.stop_sending(follower, out)
         if not here:

@@ -195,6 +195,12 @@ class SimServer(SimProcess):
                     self.stores[partition] = Store(int(part.checksum), list(part.next_clock))
             case s.Accumulate(arrival, partition, clock, splits, first_of_clock):
                 store = self.stores[partition]
+                if first_of_clock:
+                    # Something may be left from before the partition went to another owner: all of it is pushed again.
+                    for split in store.arrived:
+                        store.ledger[split] -= 1
+                    store.total = 0
+                    store.arrived.clear()
                 assert first_of_clock == (not store.arrived) and not store.arrived & set(splits)
                 store.add(clock, splits)
                 store.arrived.update(splits)
