@@ -62,6 +62,7 @@ _METHODS = {
     Operation.REMOVE_SERVERS: "RemoveServers",
     Operation.REMOVE_WORKERS: "RemoveWorkers",
     Operation.SCALE: "Scale",
+    Operation.TIERS: "Scale",
 }
 
 #: If set, :func:`run` passes its request to this function and returns the result.  A scheduler sets it to get the job
@@ -484,12 +485,22 @@ class Job:
         """Remove servers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
 
-    def scale(self, *, workers: int = 0, servers: int = 0, wait: bool = True, request_id: str = "") -> ChangeRecord:
+    def scale(
+        self,
+        *,
+        workers: int = 0,
+        servers: int = 0,
+        reliable: int = 0,
+        transient: int = 0,
+        wait: bool = True,
+        request_id: str = "",
+    ) -> ChangeRecord:
         """Change the number of workers and of servers by one plan: ``scale(workers=+2, servers=-1)``.
 
-        Members with the highest numbers are removed first; see :meth:`change`.
+        For a job on reliable and transient containers change their number: ``scale(transient=+2)``.  The latest members
+        and containers are removed first; see :meth:`change`.
         """
-        sizes = {"workers": workers, "servers": servers}
+        sizes = {"workers": workers, "servers": servers, "reliable": reliable, "transient": transient}
         if wrong := [f"{role} is {number!r}" for role, number in sizes.items() if type(number) is not int]:
             raise ConfigError(f"{wrong[0]}, but must be a whole number such as 2 or -1")
         text = ",".join(f"{role}={number:+d}" for role, number in sizes.items() if number)
@@ -564,7 +575,7 @@ class Job:
         check_request_id(request_id)
         operation = change.operation
         request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
-        if operation is Operation.SCALE:
+        if operation in (Operation.SCALE, Operation.TIERS):
             request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
         elif operation.adds:
             request = pb.AddRequest(count=change.count, request_id=request_id, **more)

@@ -254,13 +254,11 @@ def _readable(directory: JobDir) -> Record:
         return Record()
 
 
-def member_of(path: Path) -> str | None:
-    """Return the member that wrote a container's log; None if unknown, or if the file is no container's log."""
+def members_of(path: Path) -> tuple[str, ...]:
+    """Return the members that wrote a container's log; none if unknown, or if the file is no container's log."""
     if not path.stem.startswith("container-"):
-        return None
-    with path.open("rb") as file:
-        match = _LOGGING_MEMBER.search(file.read(_HEAD_BYTES))
-    return None if match is None else match.group(1).decode("ascii")
+        return ()
+    return tuple(dict.fromkeys(name.decode("ascii") for name in _LOGGING_MEMBER.findall(path.read_bytes())))
 
 
 def attempt_of(path: Path) -> int:
@@ -285,7 +283,7 @@ def last_log_lines(directory: JobDir, reason: str) -> list[str]:
     path, who = max(_masters(directory), key=attempt_of, default=directory.log(MASTER)), "the job master"
     if named is not None:
         for found in sorted(directory.logs.glob("container-*.log")):
-            if member_of(found) == named.group():
+            if named.group() in members_of(found):
                 path, who = found, named.group()
     try:
         with path.open("rb") as file:

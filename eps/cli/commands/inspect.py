@@ -21,7 +21,7 @@ from eps.job.status import (
     application_id_of,
     attempt_of,
     checkpoints_of,
-    member_of,
+    members_of,
 )
 from eps.spec.results import detached_places
 from eps.spec.runtime import Runtime
@@ -160,15 +160,15 @@ class LogReader:
         self._member = member
         self._offsets: dict[Path, int] = {}
         self._heads: dict[Path, bytes] = {}
-        self._names: dict[Path, str] = {}
+        self._names: dict[Path, tuple[str, ...]] = {}
         self.found = False
 
     def new_lines(self) -> list[str]:
         """Return lines that were not returned before; each begins with its member's name unless one was selected."""
         lines = []
         for path in sorted(self._folder.glob("*.log"), key=lambda path: (attempt_of(path), path)):
-            name = self._name(path)
-            if self._member and self._member not in (name, path.stem, MASTER if attempt_of(path) else ""):
+            names = self._named(path)
+            if self._member and self._member not in (*names, path.stem, MASTER if attempt_of(path) else ""):
                 continue
             self.found = True
             with path.open("rb") as file:
@@ -181,19 +181,18 @@ class LogReader:
             # The last line may be half written.
             end = content.rfind(b"\n") + 1
             self._offsets[path] = self._offsets.get(path, 0) + end
-            prefix = "" if self._member in (name, path.stem) else f"[{name}] "
+            # A container may have a worker and a server, and later their successors.
+            prefix = "" if self._member in (*names, path.stem) else f"[{' '.join(names[:2]) or path.stem}] "
             lines += [f"{prefix}{line}\n" for line in content[:end].decode("utf-8", "replace").splitlines()]
         return lines
 
     def speakers(self) -> list[str]:
         """Return the members that have a log file."""
-        return sorted(self._name(path) for path in self._folder.glob("*.log"))
+        return sorted(name for path in self._folder.glob("*.log") for name in self._named(path) or (path.stem,))
 
-    def _name(self, path: Path) -> str:
-        """Return the member that wrote a file; the container's name until the master has named the member."""
-        if path not in self._names:
-            member = member_of(path)
-            if member is None:
-                return path.stem
-            self._names[path] = member
-        return self._names[path]
+    def _named(self, path: Path) -> tuple[str, ...]:
+        """Return the members that wrote a file; none until the master has named them."""
+        known = self._names.get(path, ())
+        if not known or (self._member and self._member not in known):
+            known = self._names[path] = members_of(path)
+        return known
