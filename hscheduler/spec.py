@@ -414,10 +414,16 @@ def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> J
     Raises
     ------
     ConfigError
-        The job schedules its own changes of size (``at``), or has more servers than partitions.
+        The job schedules its own changes of size (``at``), is to run on reliable and transient containers, or has more
+        servers than partitions.
     """
     if job.at:
         raise ConfigError(f"at is {', '.join(job.at)!r}, but must be empty: the scheduler decides the size of its jobs")
+    if job.tiers.total:
+        raise ConfigError(
+            f"reliable is {job.tiers.reliable}, but the scheduler grants containers for workers and servers: use workers "
+            "and servers instead of reliable and transient"
+        )
     partitions = job.core_settings().num_partitions
     if job.servers > partitions:
         raise ConfigError(f"servers is {job.servers}, but must be at most partitions, which is {partitions}")

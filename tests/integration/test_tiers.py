@@ -1,0 +1,82 @@
+"""Real jobs on reliable and transient containers: one process for a worker and a server, taken away and added."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.errors import ConfigError, PlanError
+from eps.system.waits import wait_for
+from tests.integration.conftest import RunUndisturbed
+from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+
+JOB: dict[str, Any] = {"data": "sklearn:digits", "model": "softmax", "splits": 12, "batch_size": 200}
+
+
+def transient(job: eps.Job) -> int:
+    return int(job.status()["tiers"]["stages"][-1]["transient"])
+
+
+def test_transient_containers_come_go_and_fail_without_a_different_bit(
+    home: Path, run_undisturbed: RunUndisturbed
+) -> None:
+    at = ["30:evict=all", "60:scale=transient+3", "110:fail=all", "130:evict=1", "140:transient=+1"]
+    report = eps.run(name="tiers", reliable=2, transient=2, iterations=160, at=at, followers=1, **JOB)
+    assert report["model_sha256"] == run_undisturbed(iterations=160, **JOB)["model_sha256"]
+    assert report["ledger"]["lost"] == report["ledger"]["applied_twice"] == 0
+    found = report["tiers"]
+    stages = [(entry["reliable"], entry["transient"]) for entry in found["stages"]]
+    # Containers that fail at once may be noticed one after the other.
+    assert stages[:3] == [(2, 2), (2, 0), (2, 3)] and stages[-2:] == [(2, 0), (2, 1)]
+    assert (found["stage"], found["rolled_back"], found["largest_lag"], found["consistent_clock"]) == (1, 0, 0, 160)
+    assert report["evictions"]["drained"] == 2
+    refused = [change for change in report["changes"] if change["operation"] == "evict"]
+    assert [change["reason"] for change in refused] == ["the job has no transient container"]
+
+
+def test_a_worker_and_a_server_of_one_process_need_no_socket(home: Path) -> None:
+    with eps.Job.start(name="pair", reliable=1, iterations=100_000, **JOB) as job:
+        wait_for_clock(job, 5)
+        (server, worker) = sorted(job.status()["members"], key=lambda member: member["role"])
+        assert worker["ways"] == {server["name"]: "process"} and worker["pid"] == server["pid"]
+        with pytest.raises(PlanError, match=r"transient=\+2"):
+            job.add_workers(1)
+
+
+def test_containers_are_added_removed_and_replaced_while_a_job_trains(home: Path) -> None:
+    with eps.Job.start(name="live", reliable=2, iterations=100_000, **JOB) as job:
+        wait_for_clock(job, 5)
+        added = job.scale(transient=+2)
+        assert added["added"] == ["worker-3", "worker-4"] and transient(job) == 2
+        removed = job.scale(transient=-1, reliable=+1)
+        assert removed["removed"] == ["worker-4"] and removed["added"] == ["worker-5", "server-5"]
+        victim = next(member for member in job.status()["members"] if member["name"] == "server-1")
+        os.kill(victim["pid"], signal.SIGKILL)
+
+        def replaced() -> bool:
+            found = job.status()
+            return found["servers"] == 3 and found["tiers"]["stages"][-1]["reliable"] == 3 and bool(found["losses"])
+
+        wait_for(replaced, TIMEOUT_S, "the reliable container to be replaced")
+        with pytest.raises(PlanError, match="has 1 transient"):
+            job.scale(transient=-2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"transient": 2}, "at least one reliable"),
+        ({"reliable": 1, "workers": 3}, "leave workers out"),
+        ({"reliable": 1, "on": "docker"}, "this machine only"),
+        ({"reliable": 1, "at": ["3:add-workers=1"]}, "--workers and --servers"),
+        ({"at": ["3:evict=all"]}, "--reliable and --transient"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(home: Path, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        eps.Job.start(**{"iterations": 10, **JOB, **settings})
