@@ -74,10 +74,10 @@ class StandIn:
     def _put(self, *events: e.Event) -> None:
         for event in events:
             if isinstance(event, e.MemberRegistered) and self._judges:
-                if event.container_id in self._known:
-                    self.sessions.name(event.container_id, "worker-1")
+                if event.seat in self._known:
+                    self.sessions.name(event.seat, "worker-1")
                 else:
-                    self.sessions.dismiss(event.container_id, "the job does not know this process")
+                    self.sessions.dismiss(event.seat, "the job does not know this process")
             self.heard.add(event)
 
     def reports(self, number: int) -> list[m.Report]:
