@@ -232,9 +232,9 @@ class SimServer(SimProcess):
                 self.report(report)
             case s.TakeSnapshot(checkpoint_id, partition, counters):
                 store = self.stores[partition]
-                # Of a clock that is not complete some may have been added to the sum, which is not kept.
-                begun = self.state.partitions[partition].clocks.arrived
-                kept = tuple(clock - (split in begun) for split, clock in enumerate(store.ledger))
+                # Of a clock that is not complete some may have been added to the sum, which is not kept.  The state may
+                # be further: a promotion copies the partition before it adds the pushes that were held.
+                kept = tuple(clock - (split in store.arrived) for split, clock in enumerate(store.ledger))
                 assert kept == counters.next_clock, "what is kept is what was applied"
                 written = self.name, checkpoint_id, partition, self.name, 8, str(store.value)
                 counted = counters.next_clock, counters.applied, counters.duplicates_refused
