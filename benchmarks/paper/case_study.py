@@ -2,11 +2,11 @@
 
     python -m benchmarks.paper.case_study --output case_study.json     # real jobs, some three minutes
 
-Three nodes that run a worker and a server each, besides the node of the masters.  The first job has all of them; the
-second asks for one worker and one server, and its user ends it at its early feedback, as it is bad: it has 100
-iterations.  Real jobs train logistic regression on scikit-learn's breast_cancer, an iteration's time stretched; about
-50 times as fast as the paper's, in which the first job takes 1735 s.  ``kill-declared`` has the restart that the
-paper's times imply, as much faster.
+Three nodes run a worker and a server each; a fourth node runs the masters.  The first job holds all three.  The second
+requests one worker and one server.  Its user stops it at its early feedback, so it has 100 iterations.  Real jobs train
+logistic regression on scikit-learn's breast_cancer, and sleep in each iteration.  They are about 50 times as fast as
+the paper's, whose first job takes 1735 s.  ``kill-declared`` has the restart time that the paper's times imply, divided
+by the same factor.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ ARRIVES_S = {"job-1": 0.0, "job-2": 600.0}
 #: What three members share of an iteration in the paper, seconds (see hscheduler/simulator/paper.py).
 SHARED_S = 1.845
 SPLITS = 6
-#: The real jobs are so many times as fast.
+#: Speed of the real jobs over that of the paper's.
 FASTER = 50.0
 RESTART_S = 370.0 / FASTER
 
 
 def request_of(name: str) -> JobRequest:
-    """Return what a job asks for; the first may not grow past it, as there is no more."""
+    """Return the request of a job; it may not grow beyond it."""
     members, _ = JOBS[name]
     return JobRequest(name, "sweep", members, members, MEMBER, MEMBER, MASTER, members, members)
 

@@ -1,16 +1,19 @@
 """The comparison of the policies with real jobs: every bar of "Speed to reach" from one command.
 
     python -m benchmarks.paper.compare --repeats 3 --output compare.json
-    python -m benchmarks.paper.compare --quick           # four short trials: does it work?
+    python -m benchmarks.paper.compare --quick           # four short trials, to see whether it works
 
-Each repeat runs the sweep of ``sweep.toml`` seven times, with the same points and arrivals: ``elastic``, ``static``,
-``static-stop``, ``kill`` with our own restart, ``kill`` with a declared delay of restarts at which it loses about what
-Table 2 of the paper says (found in the simulator, unless --restart gives it), ``priority``, and ``podium``, which is
-ours.  A repeat draws other points and arrivals than the one before; ratios are taken within a repeat, bars are judged
-at their medians.
+Each repeat runs the sweep of ``sweep.toml`` seven times, with the same points and arrivals:
 
-What is written to --output is complete after every run: the same command goes on where it was interrupted.  With
-another declared delay only the runs that it concerns are made again.
+- ``elastic``, ``static``, ``static-stop``, ``priority``, and ``podium``, which is not in the paper;
+- ``kill`` with the real time of a restart;
+- ``kill-declared``, whose restarts take a declared delay (--restart).  By default it is the delay at which ``kill``
+  loses about the share of Table 2 of the paper in the simulator.
+
+Each repeat draws new points and arrivals.  Ratios are taken within a repeat; bars are judged at their medians.
+
+The command writes --output after every run, and resumes from it.  With another declared delay it repeats only the runs
+of ``kill-declared``.
 """
 
 from __future__ import annotations
@@ -46,24 +49,24 @@ RUNS = {
     "priority": "priority",
     "podium": "podium",
 }
-#: The only setting that concerns a single run of a repeat.
+#: The only setting that changes a single run of a repeat.
 _DECLARED = "declared_restart_s"
 #: How often the progress line is written, seconds.
 _SAID_EVERY_S = 5.0
 EXIT_INTERRUPTED = 130
-#: In seconds there is no time to lose a quarter of it.
+#: Fits a sweep of a few seconds.
 QUICK_RESTART_S = 1.0
 
 
 class Results:
-    """What was measured so far, and where it is kept.
+    """The runs so far, kept in a file.
 
     Parameters
     ----------
     path : Path, optional
-        Written after every run; where it holds runs of the same settings, they count.
+        Written after every run.  If it exists, its runs with equal settings are kept.
     settings : dict
-        What has to be equal for earlier runs to count.
+        Settings that must be equal for runs of the file to be kept.
     """
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
@@ -74,7 +77,7 @@ class Results:
             try:
                 before = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
-                raise ConfigError(f"output is {str(path)!r}, which is no result of this command") from None
+                raise ConfigError(f"output is {str(path)!r}, which is not a result of this command") from None
             theirs = before.get("settings") if isinstance(before, dict) else None
             if not isinstance(theirs, dict) or {**theirs, _DECLARED: None} != {**settings, _DECLARED: None}:
                 raise ConfigError(f"output is {str(path)!r}, which has results of other settings: name another file")
@@ -111,7 +114,7 @@ class Results:
 
 
 class Progress:
-    """Writes a line now and then, and one for every trial that is over."""
+    """Prints a line every few seconds, and one for every trial that ends."""
 
     def __init__(self, title: str, trials: int) -> None:
         self._title, self._trials = title, trials
@@ -125,11 +128,11 @@ class Progress:
         self._over += over
         if over or now_s - self._said_s >= _SAID_EVERY_S:
             self._said_s = now_s
-            say(f"{self._title}  {now_s:6.1f} s  {self._arrived} of {self._trials} trials came, {self._over} are over")
+            say(f"{self._title}  {now_s:6.1f} s  {self._arrived} of {self._trials} trials arrived, {self._over} ended")
 
 
 def quick(spec: Spec) -> Spec:
-    """Return a sweep that is over in seconds."""
+    """Return a sweep that takes seconds."""
     cluster = dataclasses.replace(spec.cluster, nodes=2)
     sweep = dataclasses.replace(spec.sweep, trials=4, arrival="poisson:0.4s", feedback_iteration=15, threshold=2)
     job = {**spec.job, "iterations": 60, "stretch_s": 0.002}
@@ -137,7 +140,7 @@ def quick(spec: Spec) -> Spec:
 
 
 def settings_of(spec: Spec, restart_s: float) -> dict[str, Any]:
-    """Return what results depend on."""
+    """Return the settings that results depend on."""
     return {
         "cluster": dataclasses.asdict(spec.cluster),
         "sweep": dataclasses.asdict(spec.sweep),
@@ -158,7 +161,7 @@ def run(spec: Spec, repeats: int, names: list[str], results: Results, restart_s:
             title = f"[{repeat + 1}/{repeats}, {number}/{len(names)}] {name}"
             say(title)
             began_s = time.monotonic()
-            # Jobs leave nothing outside of it.
+            # All files of the jobs are in this folder.
             with tempfile.TemporaryDirectory(prefix="eps-paper-") as home:
                 os.environ["EPS_HOME"] = home
                 report = Sweep(declared, RUNS[name], Progress(title, spec.sweep.trials)).run()
@@ -190,12 +193,12 @@ def main() -> int:
         run(spec, 1 if args.quick else args.repeats, args.runs, results, restart_s)
     except KeyboardInterrupt:
         interrupted = True
-        say("interrupted: what was measured so far")
+        say("interrupted: results so far")
     repeats = results.repeats()
     if repeats:
         say(measures.table(repeats, args.runs))
         for bar in measures.bars(repeats):
-            # Where a run was not asked for, nobody has missed anything.
+            # A run that was not requested misses no bar.
             say(bar.line() if bar.measured is not None else f"not measured  {bar.name}")
     found = results.as_dict()
     print(json.dumps(found if args.full else {**found, "runs": len(results.runs)}, indent=1))
@@ -206,11 +209,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spec", default=str(SPEC), metavar="SPEC.toml", help="default: sweep.toml beside this file")
     parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="default: 3")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first repeat; the next has N + 1")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the first repeat; the next has N + 1")
     parser.add_argument("--restart", type=float, metavar="S", help="the declared delay, instead of the simulator's")
     parser.add_argument("--quick", action="store_true", help="four short trials, once")
-    parser.add_argument("--output", type=new_file, metavar="FILE", help="write everything; go on with what is there")
-    parser.add_argument("--full", action="store_true", help="print the reports of all runs, as --output has them")
+    parser.add_argument("--output", type=new_file, metavar="FILE", help="write all runs here; resume from this file")
+    parser.add_argument("--full", action="store_true", help="also print the reports of all runs")
     parser.add_argument(
         "--runs", type=lambda text: text.split(","), default=list(RUNS), metavar="NAME,...", help="default: all"
     )

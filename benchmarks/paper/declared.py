@@ -1,4 +1,4 @@
-"""The declared delay of restarts at which ``kill`` loses what Table 2 of the paper says, found in the simulator."""
+"""Find the delay of restarts at which ``kill`` loses as much in the simulator as in Table 2 of the paper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARGIN_S = 1.0
 
 
 def with_restart(spec: Spec, restart_s: float) -> Spec:
-    """Return a sweep with a declared delay of restarts, seconds; below 0: what they take."""
+    """Return a sweep with a declared delay of restarts in seconds; below 0: their real time."""
     return dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, kill_restart_s=restart_s))
 
 
@@ -36,7 +36,7 @@ def lost_by_kill(spec: Spec, restart_s: float, seeds: Sequence[int] = SEEDS) -> 
 def declared_restart_s(spec: Spec, at_least: float = KILL_LOSES[0], seeds: Sequence[int] = SEEDS) -> float:
     """Return the shortest delay at which ``kill`` loses at least this share of the jobs' time, seconds.
 
-    The shortest is the kindest to ``kill``; a second is added for what real runs lose less than simulated ones.
+    The shortest favours ``kill``.  A second is added, since real runs lose less than simulated ones.
 
     Source: EPS §7.4, Table 2 (21 to 29.2 % of the runtime of all jobs).
 

@@ -1,4 +1,4 @@
-"""How the pictures look: one colour for each policy, and what is real or simulated in every title.
+"""The style of the pictures: one colour for each policy; every title says whether the numbers are real or simulated.
 
 matplotlib is imported here only, and only when a picture is drawn.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.bench_common import plotting, say
 
-#: In the order in which policies are drawn; colours that people tell apart who see few of them (Okabe and Ito).
+#: In drawing order; colours that colour-blind readers can tell apart (Okabe and Ito).
 COLOURS = {
     "elastic": "#0072B2",
     "static": "#7F7F7F",
@@ -35,10 +35,10 @@ LABELS = {
     "priority-stop": "priority, with stopping",
     "podium": "podium (ours)",
 }
-#: Of what the paper says, beside ours.
+#: Style of the paper's values beside ours.
 PAPER = {"color": "black", "marker": "D", "markersize": 5, "linestyle": "none"}
 
-#: Of the foot of a picture.
+#: Width of the text at the foot of a picture.
 LETTERS_OF_AN_INCH = 14.5
 
 _STYLE = {
@@ -87,7 +87,7 @@ def bars(
 ) -> dict[str, list[float]]:
     """Draw a group of bars for each name, one bar for each policy; return the middles of the bars by policy.
 
-    With ``form``, the height of each stands above it, where that is below ``named_below``.
+    With ``form``, bars lower than ``named_below`` have their height above them.
     """
     width = 0.8 / len(values)
     middles: dict[str, list[float]] = {}

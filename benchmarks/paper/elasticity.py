@@ -2,11 +2,10 @@
 
     python -m benchmarks.paper.elasticity --output elasticity.json       # some two minutes
 
-A softmax regression on scikit-learn's digits, whose computing is stretched by sleep.  Nodes have four processors, and a
-container one.  Ours is a single job, which is given node after node and then loses them again: by the four calls it
-grows and shrinks to what Algorithm 1 would give it, and iterates at each size.  Litz-PS has the same workers and
-servers on any number of nodes; where those are more than the processors, each gets its share of them, so that its sleep
-is as much longer.
+Jobs train a softmax regression on scikit-learn's digits, and sleep in each iteration.  A node has four processors, a
+container one.  EPS is a single job, which gets node after node and then loses them again.  By the four calls it grows
+and shrinks to the sizes of Algorithm 1, and iterates at each size.  Litz-PS has the same workers and servers on any
+number of nodes.  If they outnumber the processors they share them, so that each sleeps longer in proportion.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ NODES = tuple(range(1, 37))
 #: The same, small enough for two cores.
 REAL_LITZ = (4, 2)
 REAL_NODES = (1, 2, 3, 4, 5, 6)
-#: So many that some workers more have some splits less each.
+#: Enough splits that further workers reduce the splits of each.
 SPLITS, PARTITIONS = 48, 16
-#: Seconds of sleep for each split and iteration: far more than what the processes of the largest job take of the cores.
+#: Seconds of sleep for each split and iteration: far more than the processor time of the largest job.
 STRETCH_S = 0.8 / SPLITS
-#: Iterations that are looked at, of each size; those before them may have begun during the change.
+#: Iterations measured at each size; those skipped before them may have started during the change.
 ITERATIONS = 15
 SKIPPED = 2
 
@@ -50,7 +49,7 @@ Size = tuple[int, int]
 
 
 def elastic_size(number: int, splits: int, partitions: int) -> Size:
-    """Return the workers and servers to which Algorithm 1 lets a job grow that has so many nodes for itself."""
+    """Return the workers and servers to which Algorithm 1 grows a job that is alone on ``number`` nodes."""
     container = scaled.CONTAINER
     request = JobRequest("job", "sweep", 2, 1, container, container, container, splits, partitions)
     job = SimulatedJob(0.0, request, paper.ITERATIONS, scaled.speed_of("logistic"), 0.5, 0.5)
@@ -63,7 +62,7 @@ def elastic_size(number: int, splits: int, partitions: int) -> Size:
 
 
 def contention(size: Size, number: int) -> float:
-    """Return how much longer computing takes where containers, the job master's among them, share so many nodes."""
+    """Return how much longer computing takes if all containers, with the master's, share ``number`` nodes."""
     return max(1.0, (sum(size) + 1) / (number * scaled.NODE.vcores))
 
 
@@ -87,7 +86,7 @@ def _entry(number: int, size: Size, iteration_s: float) -> dict[str, Any]:
 
 @contextmanager
 def running(name: str, size: Size, stretch_s: float) -> Iterator[Job]:
-    """Start a job that goes on for as long as is looked at it, and end it."""
+    """Run a job for the duration of the context."""
     workers, servers = size
     spec = JobSpec(
         data="sklearn:digits",
@@ -119,7 +118,7 @@ def durations_s(job: Job) -> list[float]:
 
 
 def resize(job: Job, now: Size, wanted: Size) -> None:
-    """Give a job so many workers and servers, by the four calls."""
+    """Change a job to the wanted size by the four calls."""
     calls = ((Operation.ADD_WORKERS, Operation.REMOVE_WORKERS), (Operation.ADD_SERVERS, Operation.REMOVE_SERVERS))
     for had, has, (add, remove) in zip(now, wanted, calls, strict=True):
         if had != has:

@@ -18,7 +18,7 @@ JOB_COLOURS = {"job-1": "#0072B2", "job-2": "#D55E00"}
 
 
 def case_study_foot(found: Mapping[str, Any]) -> str:
-    """Return where the numbers of the case study are from."""
+    """Return the source of the case study's numbers."""
     if found["kind"] == "real":
         return (
             f"REAL processes on {found['machine']['cpus']} cores: logistic regression on sklearn's breast_cancer, "
@@ -105,14 +105,14 @@ def _means(found: Mapping[str, Any], name: str) -> dict[str, float]:
 
 
 def paper_means() -> dict[str, dict[str, float]]:
-    """Return the means of Fig. 3 as far as the times in the paper's text give them, seconds."""
+    """Return those means of Fig. 3, in seconds, that follow from the times in the paper's text."""
     arrives_s = published.CASE_STUDY["second_arrives_s"]
     first_s = published.CASE_STUDY["first_gives_feedback_s"]
     found = {}
     for name in ("static", "kill", "elastic"):
         latency_s = published.CASE_STUDY[name]["second_gives_feedback_s"] - arrives_s
         found[name] = {"early feedback latency": (first_s + latency_s) / 2}
-    # The second starts when the first has ended, and both are over when the second has given its feedback.
+    # The second job starts when the first has ended; both have ended when the second has given its feedback.
     found["static"]["queueing"] = (published.CASE_STUDY["static"]["first_finishes_s"] - arrives_s) / 2
     found["static"]["training time"] = published.CASE_STUDY["static"]["second_gives_feedback_s"]
     return found
@@ -160,7 +160,7 @@ def fig3(found: Mapping[str, Any], out: Path, suffix: str) -> None:
 
 
 def overhead_foot(found: Mapping[str, Any]) -> str:
-    """Return where the numbers of Figs 20 and 21 are from."""
+    """Return the source of the numbers of Figs 20 and 21."""
     return (
         f"REAL processes, all on {found['machine']['cpus']} cores: softmax regression on sklearn's digits; medians, "
         "ranges as whiskers. No simulated counterpart: the simulator takes such costs as given"
@@ -202,7 +202,7 @@ def fig20(found: Mapping[str, Any], out: Path, suffix: str) -> None:
 
 
 def fig21(found: Mapping[str, Any], out: Path, suffix: str) -> None:
-    """Draw what removing takes by the size of the job, and by how many are removed."""
+    """Draw the time of a removal by the size of the job, and by the number of removed members."""
     figure, axes = drawing.start(columns=2, size=(9.5, 4.2), sharey=True)
     for axis, part, key, what in (
         (axes[0][0], "fig21a", "members", "workers and servers that the job has, each"),
@@ -245,7 +245,7 @@ def fig21(found: Mapping[str, Any], out: Path, suffix: str) -> None:
 
 
 def elasticity_foot(found: Mapping[str, Any]) -> str:
-    """Return where the numbers of Fig. 22 are from."""
+    """Return the source of the numbers of Fig. 22."""
     sizes = {(entry["workers"], entry["servers"]) for entry in found["litz"]}
     ((workers, servers),) = sizes
     litz = (

@@ -1,4 +1,4 @@
-"""A figure that the paper does not have: how much elasticity gains, by how fast jobs arrive."""
+"""A figure that the paper does not have: the gain of elasticity by the arrival rate of jobs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from benchmarks.paper.sources import Report, Source
 #: The approaches of Figs 15 to 19.
 APPROACHES = ("static", "kill-declared", "elastic")
 WINDOWS = 120
-#: How the paper calls what goes by another name here.
+#: Names of policies here -> in the paper, if they differ.
 PAPERS_NAMES = {"kill-declared": "kill", "priority-stop": "priority"}
 
 
@@ -39,7 +39,7 @@ def _approaches(source: Source) -> list[str]:
 
 
 def fig14(source: Source, out: Path, suffix: str) -> None:
-    """Draw the training time: the time until the last job of a sweep is over."""
+    """Draw the training time: the time until the last job of a sweep has ended."""
     spans = {
         policy: [[report["makespan_s"] for report in source.reports(model, policy)] for model in source.models]
         for policy in source.policies
@@ -105,7 +105,7 @@ def fig14(source: Source, out: Path, suffix: str) -> None:
 
 
 def _hidden(source: Source) -> dict[str, Any]:
-    """Return what is simulated, but too long to be drawn, and our own policy: of the one model of the other figures."""
+    """Return the training times that are not drawn: too long, or of our own policy; only of the shown model."""
     if source.kind != "simulated":
         return {}
     ours = [report["makespan_s"] for report in source.reports(source.shown_model, "elastic")]
@@ -165,7 +165,7 @@ def _over_time(source: Source, out: Path, number: str, what: str, label: str, st
 
 
 def fig15(source: Source, out: Path, suffix: str) -> None:
-    """Draw how many jobs run."""
+    """Draw the number of running jobs."""
     _over_time(source, out, "15", "running jobs", "jobs that run (or restart)", timelines.running_jobs, suffix)
 
 
@@ -250,7 +250,7 @@ def fig18(source: Source, out: Path, suffix: str) -> None:
 
 
 def fig19(source: Source, out: Path, suffix: str) -> None:
-    """Draw which share of the cluster containers hold, and which share computes."""
+    """Draw the share of the cluster in containers, and the share in workers."""
     approaches = _approaches(source)
     reports = {policy: source.reports(source.shown_model, policy)[0] for policy in approaches}
     longest_s = max(report["makespan_s"] for report in reports.values())
@@ -296,7 +296,7 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
 
 
 def table2(source: Source, out: Path, suffix: str) -> None:
-    """Draw which share of the jobs' time changes of size take."""
+    """Draw the share of the jobs' time that changes of size take."""
     policies = [policy for policy in ("kill", "kill-declared", "elastic") if policy in source.policies]
     found = {
         policy: [

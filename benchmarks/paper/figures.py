@@ -5,10 +5,11 @@
     python -m benchmarks.paper.figures fig2 --real case_study.json    # also fig3 (benchmarks.paper.case_study)
     python -m benchmarks.paper.figures fig20 --real overhead.json     # also fig21 (benchmarks.paper.overhead)
     python -m benchmarks.paper.figures fig22 --real elasticity.json   # benchmarks.paper.elasticity
-    python -m benchmarks.paper.figures all --out FOLDER               # everything; takes what FOLDER has of the four
+    python -m benchmarks.paper.figures all --out FOLDER               # everything
 
-Each writes NAME_simulated or NAME_real as .png, .svg and .json: the numbers, and the paper's beside them as far as its
-text gives them.  `all` looks for compare.json, case_study.json, overhead.json and elasticity.json in its folder.
+Each command writes NAME_simulated or NAME_real as .png, .svg and .json.  The JSON has the numbers, and those of the
+paper that its text gives.  `all` reads compare.json, case_study.json, overhead.json and elasticity.json in FOLDER, if
+they exist.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ NAMES = ("fig2", "fig3", *SWEEPS, "fig20", "fig21", "fig22", "load", "all")
 
 
 def read(path: Path, key: str) -> dict[str, Any]:
-    """Return the results of a command, which have this key.
+    """Return the results of a command.
 
     Raises
     ------
     ConfigError
-        They cannot be read, or are others.
+        The file cannot be read, or has no such key.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -59,7 +60,7 @@ def read(path: Path, key: str) -> dict[str, Any]:
 
 
 def draw(name: str, args: argparse.Namespace, simulated: Simulated) -> None:
-    """Draw a figure from what the flags name."""
+    """Draw a figure from the source that the flags name."""
     suffix = simulated.suffix
     if name in SWEEPS:
         if args.real is None:
@@ -83,7 +84,7 @@ def draw(name: str, args: argparse.Namespace, simulated: Simulated) -> None:
 
 
 def everything(args: argparse.Namespace) -> None:
-    """Draw all figures for which there is something."""
+    """Draw all simulated figures, and those of the real results in the folder."""
     simulated = Simulated(args.seeds)
     for name in NAMES[:-1]:
         if name not in OVERHEAD:
@@ -94,7 +95,7 @@ def everything(args: argparse.Namespace) -> None:
     for file, names in real:
         path = args.out / f"{file}.json"
         if not path.exists():
-            say(f"no {path}: nothing real of {', '.join(names)}")
+            say(f"no {path}: {', '.join(names)} are drawn simulated only")
             continue
         for name in names:
             draw(name, argparse.Namespace(**{**vars(args), "real": path}), simulated)
@@ -107,7 +108,7 @@ def main() -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--real", type=Path, metavar="FILE", help="draw these results of real runs")
     kinds.add_argument("--simulated", action="store_true", help="simulate at the paper's size; the default")
-    parser.add_argument("--papers-costs", action="store_true", help="changes cost what they do in the paper")
+    parser.add_argument("--papers-costs", action="store_true", help="costs of changes are those of the paper")
     parser.add_argument("--seeds", type=positive, default=10, metavar="N", help="simulated repeats; default: 10")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help="default: benchmarks/results/paper")
     args = parser.parse_args()

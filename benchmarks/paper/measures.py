@@ -1,6 +1,6 @@
-"""What the reports of sweeps say about the policies: pure functions, of real and of simulated reports alike.
+"""Measures of the policies from reports of sweeps, real or simulated: pure functions.
 
-Times are seconds since the sweep began.
+Times are seconds since the start of the sweep.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Report = Mapping[str, Any]
 #: Runs of one repeat by name (:data:`benchmarks.paper.compare.RUNS`).
 Repeat = Mapping[str, Report]
 
-#: What Table 2 of the paper says that kill loses, of the jobs' time, at least and at most; and the mean of its models.
+#: Share of the jobs' time that kill loses in Table 2 of the paper: smallest, largest, and the mean of its models.
 KILL_LOSES = (0.21, 0.292)
 KILL_LOSES_MEAN = 0.2455
 
-#: Decisions that are made as a job arrives bear the same time; reports round it.
+#: Decisions made when a job arrives have the time of the arrival, which reports round.
 _SAME_S = 1e-5
 
 
 def placed_at_once(report: Report) -> dict[str, bool]:
-    """Return, of the jobs that were placed as they arrived, whether others had to make room for them."""
+    """Return, for each job that was placed on arrival, whether others had to shrink for it."""
     arrived = {trial["job_id"]: trial["arrived_s"] for trial in report["trials"]}
     found: dict[str, bool] = {}
     for decision in report["decisions"]:
-        # The job that starts is the last that a plan names: those that make room for it come first.
+        # A plan names the jobs that shrink first, and the job that starts last.
         job_id = decision["jobs"][-1]
         starts = decision["sentence"].startswith(f"{job_id} starts with ")
         if starts and abs(decision["at_s"] - arrived[job_id]) < _SAME_S:
@@ -39,13 +39,13 @@ def placed_at_once(report: Report) -> dict[str, bool]:
 
 
 def arrived_at_a_full_cluster(report: Report) -> list[Mapping[str, Any]]:
-    """Return the trials for which what they asked for was not free as they arrived."""
+    """Return the trials whose requested containers were not free when they arrived."""
     placed = placed_at_once(report)
     return [trial for trial in report["trials"] if placed.get(trial["job_id"]) is not False]
 
 
 def queueing_s(trial: Mapping[str, Any]) -> float | None:
-    """Return the seconds from a trial's arrival until its containers are there."""
+    """Return the seconds from a trial's arrival until it has its containers."""
     return None if trial["started_s"] is None else trial["started_s"] - trial["arrived_s"]
 
 
@@ -55,19 +55,19 @@ def first_iteration_after_s(trial: Mapping[str, Any]) -> float | None:
 
 
 def average(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that there are."""
+    """Return the mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return mean(known) if known else None
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """Return the median of the values that there are."""
+    """Return the median of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def row(report: Report) -> dict[str, Any]:
-    """Return the figures that policies are compared by, of one sweep."""
+    """Return the figures of one sweep by which policies are compared."""
     full = arrived_at_a_full_cluster(report)
     placed = placed_at_once(report)
     made_room = [trial for trial in full if placed.get(trial["job_id"])]
@@ -92,7 +92,7 @@ def row(report: Report) -> dict[str, Any]:
 
 
 def over(repeats: Sequence[Repeat], name: str, key: str, of: str = "elastic") -> list[float | None]:
-    """Return, of each repeat that has both runs, one's figure over that of another."""
+    """Return the ratio of a figure of two runs, for each repeat that has both."""
     found: list[float | None] = []
     for repeat in repeats:
         if name in repeat and of in repeat:
@@ -107,19 +107,19 @@ def figures(repeats: Sequence[Repeat], name: str, key: str) -> list[float | None
 
 
 def loss_over_static(repeats: Sequence[Repeat]) -> list[float | None]:
-    """Return by how much the best loss is worse than that of ``static``, by repeat; 0 where it is the same trial."""
+    """Return for each repeat by how much the best loss is worse than that of ``static``; 0 if it is the same trial."""
     found: list[float | None] = []
     for repeat in repeats:
         if "elastic" in repeat and "static" in repeat:
             ours, theirs = row(repeat["elastic"])["best_loss"], row(repeat["static"])["best_loss"]
-            # Reports did not always say it; those were of losses.
+            # Older reports have no direction; their metric is a loss.
             sign = -1.0 if repeat["elastic"].get("direction") == Direction.MAXIMIZE else 1.0
             found.append(None if ours is None or theirs is None else sign * (ours - theirs))
     return found
 
 
 def failed_or_leaked(repeats: Sequence[Repeat]) -> list[float | None]:
-    """Return how many trials failed and how many containers were held at the end, of all runs of a repeat."""
+    """Return for each repeat the failed trials and the containers held at the end, summed over its runs."""
     rows = [[row(report) for report in repeat.values()] for repeat in repeats]
     return [float(sum(each["failed"] + each["leaked"] for each in of_one)) for of_one in rows]
 
@@ -127,15 +127,15 @@ def failed_or_leaked(repeats: Sequence[Repeat]) -> list[float | None]:
 def bars(repeats: Sequence[Repeat]) -> list[Bar]:
     """Return the bars of "Speed to reach".
 
-    Ratios, shares and times are judged at the medians of the repeats; what must never be, as a trial that fails or a
-    worse model, at the worst of them.
+    Ratios, shares and times are judged at the medians of the repeats.  Failed trials and worse models must never occur,
+    so they are judged at the worst repeat.
     """
 
     def judged(
         name: str, value: float | None, values: Sequence[float | None], limit: float, note: str, most: bool
     ) -> Bar:
         known = ", ".join("-" if each is None else f"{each:.3g}" for each in values)
-        # By its own size: what is little above 0 must not become 0.
+        # Significant digits: a value just above 0 must not become 0.
         shown = None if value is None else float(f"{value:.5g}")
         return Bar(name, shown, limit, not most, "; ".join(part for part in (known, note) if part))
 

@@ -1,11 +1,12 @@
-"""How long the eight models of the paper compute, each over logistic regression: what
-hscheduler/simulator/paper.py takes.
+"""Measure the computing time of the eight models of the paper, over that of logistic regression.
+
+``hscheduler/simulator/paper.py`` has the results.
 
     python -m benchmarks.paper.model_costs
 
-One call of ``loss_and_gradient`` on rows as those of kdd2012, the paper's data: 11 features of a row are not zero
-(LIBSVM's page of it); so many columns that parameters do not fit a cache.  Softmax has the two classes of that data,
-the DNN one hidden layer of 16.
+Each measurement is one call of ``loss_and_gradient``.  Rows are like those of kdd2012, the paper's data: 11 features of
+a row are not zero (LIBSVM's page of that data).  Parameters of all columns do not fit a cache.  Softmax has the two
+classes of that data, the DNN one hidden layer of 16.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"dnn": {"hidden": "16"}}
 
 
 def data(rows: int) -> Any:
-    """Return random rows of the shape."""
+    """Return random rows, shape (``rows``, FEATURES)."""
     draw = np.random.default_rng(0)
     columns = np.sort(draw.integers(0, FEATURES, (rows, NON_ZERO)), axis=1).astype(np.int32)
     offsets = np.arange(0, rows * NON_ZERO + 1, NON_ZERO, dtype=np.int32)
@@ -38,7 +39,7 @@ def data(rows: int) -> Any:
 
 
 def seconds(name: str, X: Any, repeats: int) -> list[float]:
-    """Return how long calls of a model's gradient took."""
+    """Return the seconds of each call of a model's gradient."""
     kind = load_model(name)
     options = OPTIONS.get(name, {})
     task = kind.task_for(options)

@@ -1,11 +1,11 @@
-"""What it takes to remove a worker and a server, step by step, against a restart (EPS §7.4, Figs 20 and 21): real jobs.
+"""Time to remove a worker and a server of real jobs, step by step, against a restart (EPS §7.4, Figs 20 and 21).
 
     python -m benchmarks.paper.overhead --output overhead.json         # some three minutes
 
-A softmax regression on scikit-learn's digits.  Ours removes the worker and the server by two of the four calls, one
-after the other; the kill-based approach ends the job, which writes its checkpoint, and starts it again from that with
-one worker and one server less.  The last step of both ends where an iteration is complete that began afterwards, or
-where the containers are free, whichever is later.
+Jobs train a softmax regression on scikit-learn's digits.  EPS removes the worker and the server by two of the four
+calls, one after the other.  The kill-based approach stops the job, which writes its checkpoint, and restarts it from
+that with one worker and one server less.  The last step of both ends when a later iteration is complete or the
+containers are free, whichever is later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS = {
 
 
 def spec_of(members: int) -> JobSpec:
-    """Return a job that goes on for as long as is looked at it."""
+    """Return a job with more iterations than the measurement needs."""
     return JobSpec(
         data="sklearn:digits",
         model="softmax",
@@ -48,7 +48,7 @@ def spec_of(members: int) -> JobSpec:
 
 
 def wait_for_clock(job: Job, more: int) -> None:
-    """Wait until so many iterations more are complete."""
+    """Wait until ``more`` further iterations are complete."""
     last = None
     for progress in job.watch():
         if progress.history:
@@ -89,7 +89,7 @@ def by_kill(job: Job, name: str, members: int) -> tuple[Job, dict[str, float]]:
 
 
 def measure(members: int, count: int, repeats: int) -> dict[str, Any]:
-    """Return the steps of both approaches for jobs of a size of which so many are removed."""
+    """Return the steps of both approaches for jobs of ``members`` workers and servers that lose ``count`` of each."""
     taken: dict[str, list[dict[str, float]]] = {"elastic": [], "kill": []}
     for repeat in range(repeats):
         for approach, entries in taken.items():
@@ -122,10 +122,10 @@ def measure(members: int, count: int, repeats: int) -> dict[str, Any]:
 
 
 def measure_all(repeats: int) -> dict[str, Any]:
-    """Return what both figures need."""
+    """Return the results for both figures."""
     fig20 = measure(FIG20, 1, repeats)
     fig21a = [measure(members, 1, repeats) for members in FIG21A]
-    # Of one of each it is in (a) already.
+    # (a) has the removal of one of each already.
     alone = [entry for entry in fig21a if entry["members"] == FIG21B_SIZE]
     fig21b = alone + [measure(FIG21B_SIZE, count, repeats) for count in FIG21B]
     return {"fig20": fig20, "fig21a": fig21a, "fig21b": fig21b}

@@ -1,10 +1,10 @@
-"""What the simulator predicts of the real comparison, beside what it took.
+"""Makespans of the real comparison, beside those that the simulator predicts.
 
     python -m benchmarks.paper.predicted --real compare.json --output predicted.json
 
-A model of speeds and costs is fitted to some runs of one repeat of what ``benchmarks.paper.compare`` wrote.  Then each
-run is simulated with it, with its own points, arrivals and early feedback (as ``hscheduler simulate --like`` does it);
-those that were fitted to are marked.  It takes a second, and gives the same with the same code.
+A model of speeds and costs is fitted to some runs of one repeat of ``benchmarks.paper.compare``.  Then each run is
+simulated with this model and its own points, arrivals and early feedback, as ``hscheduler simulate --like`` does.  The
+runs of the fit are marked.  The command takes a second and is deterministic.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ WITHIN = 0.1
 
 
 def predicted(found: Mapping[str, Any], fitted: Sequence[str] = FITTED, repeat: int = 0) -> dict[str, Any]:
-    """Return predicted and real makespans by the name of the run.
+    """Return predicted and real makespans by name of the run.
 
     Parameters
     ----------
     found : mapping
-        What ``benchmarks.paper.compare`` wrote.
+        The output of ``benchmarks.paper.compare``.
     fitted : sequence of str
         Names of the runs that the model is fitted to.
     repeat : int
-        The repeat that these are of, counted from 0.
+        Number of their repeat, from 0.
 
     Raises
     ------
     ConfigError
-        It has no such runs, or is something else.
+        ``found`` has no such runs, or is not such an output.
     """
     try:
-        # What was run anew stands last in the file.
+        # Repeated runs are last in the file.
         runs = {(run["name"], run["repeat"]): run["report"] for run in found["runs"]}
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"it is no result of benchmarks.paper.compare: {error!r}") from None
+        raise ConfigError(f"this is not a result of benchmarks.paper.compare: {error!r}") from None
     missing = [name for name in fitted if (name, repeat) not in runs]
     if missing:
         raise ConfigError(f"fit is {missing[0]!r}, but must be a run of repeat {repeat} of what --real holds")
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"runs that the model is fitted to; default: {','.join(FITTED)}",
     )
-    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="of those, counted from 0; default: 0")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="repeat of these runs, from 0; default: 0")
     parser.add_argument("--output", type=new_file, metavar="FILE")
     return parser
 

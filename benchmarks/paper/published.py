@@ -1,11 +1,11 @@
-"""What the paper's text says of its own results; values that stand only in its pictures are not here.
+"""Results in the text of the paper; values that only its pictures show are missing.
 
 Every value names its section.  Speed-ups of "93 %" are kept as ratios: 1.93.
 """
 
 from __future__ import annotations
 
-#: The eight models, in the paper's order, by the names that they have here.
+#: The eight models in the paper's order, by their names in EPS.
 MODELS = ("svm", "logistic", "linear", "dnn", "lasso", "ridge", "softmax", "robust")
 LABELS = {
     "svm": "SVM",
@@ -25,8 +25,8 @@ MAKESPAN_OVER_ELASTIC = {
     "priority": dict(zip(MODELS, (2.05, 1.65, 1.57, 1.39, 1.61, 1.45, 1.47, 1.78), strict=True)),
 }
 
-#: §7.4, Table 2: share of the jobs' runtime that goes to removing and adding.  Of the second half the text that we have
-#: gives only the row of kill; of EPS the range over the eight models is 4.9 to 6.2 %.
+#: §7.4, Table 2: share of the jobs' runtime spent on removing and adding.  For the second half our copy of the text
+#: has only the row of kill; the range of EPS over the eight models is 4.9 to 6.2 %.
 OVERHEAD = {
     "kill": dict(zip(MODELS, (0.223, 0.21, 0.292, 0.261, 0.241, 0.245, 0.257, 0.235), strict=True)),
     "elastic": {"svm": 0.054, "logistic": 0.049, "linear": 0.062, "dnn": 0.056},

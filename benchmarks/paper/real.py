@@ -1,4 +1,4 @@
-"""What the commands that measure real jobs share."""
+"""The main function of commands that measure real jobs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from benchmarks.bench_common import end_in_order, machine, new_file, positive, w
 
 
 def measured(about: str, measure: Callable[[int], dict[str, Any]], repeats: int) -> int:
-    """Run a command that measures jobs which leave nothing behind; return its exit code.
+    """Run a command that measures jobs in a temporary EPS_HOME; return its exit code.
 
     Parameters
     ----------
     about : str
-        For its help.
+        Help text.
     measure : callable
-        Takes how many repeats are wanted, and returns what is printed.
+        Takes the number of repeats, returns the results.
     repeats : int
-        Where nobody says otherwise.
+        Default of ``--repeats``.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=positive, default=repeats, metavar="N", help=f"default: {repeats}")

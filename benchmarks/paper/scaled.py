@@ -1,7 +1,7 @@
-"""The paper's evaluation, at its own size: sweeps of its setting (:mod:`hscheduler.simulator.paper`), by seed.
+"""Simulated sweeps at the size of the paper's evaluation (:mod:`hscheduler.simulator.paper`), by seed.
 
-``priority`` has no stopping rule in the paper's text, and none in ours; pictures show it with one, as its sweeps take
-five times as long otherwise (both are in the JSON).
+``priority`` has no stopping rule, in the paper's text and here.  Pictures show it with one, since its sweeps take five
+times as long otherwise.  The JSON has both.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def speed_of(model: str) -> SpeedModel:
 
 
 def nodes(number: int) -> dict[str, Resources]:
-    """Return so many nodes as the paper has."""
+    """Return ``number`` nodes like those of the paper."""
     return {f"node-{k:0{len(str(number))}}": NODE for k in range(1, number + 1)}
 
 
 def priority_stop(view: View) -> Decision:
-    """Decide by lot, with the stopping rule of the others."""
+    """Decide at random, with the stopping rule of the other policies."""
     stop = stop_the_worst(view)
     return stop if stop.actions else priority(view)
 

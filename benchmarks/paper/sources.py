@@ -1,4 +1,4 @@
-"""Where the figures' sweeps come from: real runs of compare.py, or the simulator at the paper's size."""
+"""Sources of the sweeps in the figures: real runs of compare.py, or the simulator at the paper's size."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Source(Protocol):
 
     #: ``real`` or ``simulated``: part of the names of files.
     kind: str
-    #: How many seconds a unit of the time axis has, and its name.
+    #: Seconds of a unit of the time axis, and its name.
     unit_s: float
     unit: str
-    #: Policies that there are, in the order in which they are drawn.
+    #: Policies in drawing order.
     policies: Sequence[str]
     models: Sequence[str]
     #: The model of the pictures over time.
@@ -35,7 +35,7 @@ class Source(Protocol):
 
     @property
     def foot(self) -> str:
-        """Where the numbers are from, in a line or two."""
+        """One or two lines about the source of the numbers."""
 
     def reports(self, model: str, policy: str) -> list[Report]:
         """Return the reports of all repeats."""
@@ -47,12 +47,12 @@ class Real:
     Parameters
     ----------
     path : Path
-        What it wrote.
+        Its output.
 
     Raises
     ------
     ConfigError
-        It is no such file.
+        The file is not an output of compare.py.
     """
 
     kind = "real"
@@ -69,7 +69,7 @@ class Real:
                 if any(run["name"] == name for run in self._found["runs"])
             ]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is no result of benchmarks.paper.compare: {error}") from None
+            raise ConfigError(f"{path} is not a result of benchmarks.paper.compare: {error}") from None
 
     @property
     def capacity(self) -> int:
@@ -93,20 +93,20 @@ class Real:
 
     def reports(self, model: str, policy: str) -> list[Report]:
         """As :class:`Source`."""
-        # What was run anew stands last in the file.
+        # Repeated runs are last in the file.
         runs = sorted(self._found["runs"], key=lambda run: run["repeat"])
         return [run["report"] for run in runs if run["name"] == policy]
 
 
 class Simulated:
-    """Sweeps of :mod:`benchmarks.paper.scaled`, simulated when they are first asked for.
+    """Sweeps of :mod:`benchmarks.paper.scaled`, simulated at their first use.
 
     Parameters
     ----------
     seeds : int
         Repeats.  Source: EPS §6 (each evaluation runs ten times).
     papers_costs : bool
-        Changes cost what they cost in the paper, instead of what ours cost.
+        Whether changes of size cost as much as in the paper, instead of as much as in EPS.
     """
 
     kind = "simulated"
@@ -123,11 +123,11 @@ class Simulated:
 
     @property
     def suffix(self) -> str:
-        """How its files are marked."""
+        """Suffix of the names of its files."""
         return "simulated_papers_costs" if self._papers else "simulated"
 
     def costs(self) -> Costs:
-        """Return what changes cost."""
+        """Return the costs of changes of size."""
         return paper.PAPERS if self._papers else paper.OURS
 
     @property

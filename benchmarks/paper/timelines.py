@@ -1,4 +1,4 @@
-"""What reports say about how many jobs, containers and iterations there were at a time: pure functions."""
+"""Numbers of jobs, containers and workers over time, from reports: pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def queued_jobs(report: Mapping[str, Any]) -> Steps:
 
 
 def sizes(trial: Mapping[str, Any]) -> list[tuple[float, int, int]]:
-    """Return (time, workers, servers) of a trial from its start on: what it starts with counts from then."""
+    """Return (time, workers, servers) of a trial; its first size counts from its start."""
     changes = [(at, workers, servers) for at, workers, servers in trial["containers"]]
     if trial["started_s"] is None or not changes:
         return changes
@@ -76,13 +76,13 @@ def mean_of(steps: Steps, begin_s: float, end_s: float) -> float:
 
 
 def in_windows(steps: Steps, end_s: float, number: int) -> Steps:
-    """Return the means of a value in so many windows of a time, each at its beginning."""
+    """Return the means of a value in ``number`` equal windows from 0 to ``end_s``, each at the start of its window."""
     width = end_s / number
     return [(k * width, mean_of(steps, k * width, (k + 1) * width)) for k in range(number)]
 
 
 def thinned(steps: Steps, digits: int = 3) -> list[list[float]]:
-    """Return steps for JSON, without those that change nothing."""
+    """Return steps for JSON, without repeated values."""
     found: list[list[float]] = []
     for at, value in steps:
         if not found or found[-1][1] != value:

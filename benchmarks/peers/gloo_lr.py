@@ -1,9 +1,9 @@
-"""Logistic regression by PyTorch: each process a replica, gradients summed by gloo's all-reduce.
+"""Logistic regression with PyTorch: each process is a replica; gloo's all-reduce sums gradients.
 
     python gloo_lr.py TASK.json RANK
 
-Sparse: the vector that is summed holds the features that any worker touches, found once.  In several pieces, one is
-applied while the next is on the wire.
+In the sparse case the summed vector has the features that any worker touches, found once.  If the vector is cut into
+pieces, one is applied while the next is sent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The problem that every peer solves: logistic regression on rows of a file, by the fastest kernels that were found.
+"""The problem that every peer solves: logistic regression on rows of a file, with the fastest kernels found.
 
-Imported by the scripts beside it, in the benchmark's own environment: NumPy and SciPy only, nothing of EPS.
+The scripts beside it import it in the benchmark's own environment, so it uses only NumPy and SciPy, nothing of EPS.
 
-Kernels (one thread, measured on 20 thousand and 100 thousand rows of 11 values): SciPy's compiled ``csr_matvec`` for
-the scores and ``csc_matvec`` for the gradient, both into memory that is kept.  PyTorch's sparse product takes 1.0 to
-1.6 times as long for the scores; a transposed copy of the rows takes 2 to 5 times as long for the gradient.
+Kernels: SciPy's compiled ``csr_matvec`` computes the scores, ``csc_matvec`` the gradient, both into reused memory.
+Others were measured on one thread, with 20 thousand and 100 thousand rows of 11 values.  PyTorch's sparse product takes
+1.0 to 1.6 times as long for the scores.  A transposed copy of the rows takes 2 to 5 times as long for the gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_memory() -> None:
-    """Let malloc keep what is freed: else every large array is mapped, faulted in and unmapped again (glibc only)."""
+    """Let malloc keep freed memory, instead of mapping and unmapping every large array (glibc only)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
@@ -32,7 +32,7 @@ def keep_memory() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """What one run is to do; the benchmark writes it as JSON."""
+    """The settings of one run; the benchmark writes them as JSON."""
 
     #: Folder with the rows of each worker as raw arrays.
     data: Path
@@ -49,7 +49,7 @@ class Task:
     warm_up: int
     iterations: int
     deadline_s: float
-    #: Pieces that the vector is exchanged in, where a peer can do that.
+    #: Pieces in which a peer exchanges the vector, if it can.
     pieces: int
 
     @classmethod
@@ -60,7 +60,7 @@ class Task:
 
     @property
     def step(self) -> np.float32:
-        """What a summed gradient is multiplied with: the learning rate over the rows of the iteration."""
+        """Factor of a summed gradient: the learning rate over the rows of the iteration."""
         return np.float32(self.learning_rate / self.num_rows)
 
     def keys(self, rank: int) -> np.ndarray:
@@ -68,7 +68,7 @@ class Task:
         return np.fromfile(self.data / f"keys.{rank}.bin", np.int64)
 
     def report(self, rank: int, **values: float) -> None:
-        """Write what one process found."""
+        """Write the results of one process."""
         (self.folder / f"result.{rank}.json").write_text(json.dumps({"rank": rank, **values}), encoding="utf-8")
 
 

@@ -1,9 +1,9 @@
-"""Logistic regression by Ray: worker actors and one server actor, arrays through the shared object store.
+"""Logistic regression with Ray: worker actors and one server actor, arrays through the shared object store.
 
     python ray_lr.py TASK.json
 
-The driver hands object references on and never an array, and asks for all iterations at once, so that nobody waits for
-it.  The server keeps each worker's keys, as positions in a table of the touched features, from the start.
+The driver passes object references and never an array.  It submits all iterations at once, so no actor waits for the
+driver.  From the start, the server has each worker's keys as positions in a table of the touched features.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from problem import Rows, Task, keep_memory
 
 #: Environment of actors: they import this folder and run one thread each.
 ENVIRONMENT = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}}
-#: Small enough that its pages are soon used again: with 1 GiB every array of a run lies on fresh ones, and an iteration
-#: takes half as long again.
+#: Small, so that its pages are soon reused.  With 1 GiB every array of a run uses new pages, and an iteration takes
+#: 1.5 times as long.
 STORE_BYTES = 100 << 20
 
 
@@ -35,7 +35,7 @@ class Worker:
         self.buffer = np.empty(self.rows.width, np.float32)
 
     def gradient(self, weights: np.ndarray) -> np.ndarray:
-        """Return the gradient; the store copies it, so that the memory can be used again."""
+        """Return the gradient in a buffer that the next call overwrites; the store copies it."""
         self.rows.gradient(weights, self.buffer)
         return self.buffer
 
@@ -62,13 +62,13 @@ class Server:
         self.clock_s: list[float] = []
 
     def pull(self) -> Any:
-        """Return what each worker needs; one array for all of them where they need everything."""
+        """Return the parameters that each worker needs, or one array if each needs all."""
         if not self.positions:
             return self.weights
         return tuple(self.weights[where] for where in self.positions)
 
     def push_pull(self, *gradients: np.ndarray) -> Any:
-        """Apply a clock and return what :meth:`pull` does."""
+        """Apply the gradients of a clock and return the result of :meth:`pull`."""
         if self.positions:
             for where, gradient in zip(self.positions, gradients, strict=True):
                 # A worker's keys are unique.
@@ -91,7 +91,7 @@ def main() -> None:
     """Start the actors and drive them."""
     path = sys.argv[1]
     task = Task.read(Path(path))
-    # The driver has a processor to itself in this count: it only passes references.
+    # One processor of this count is for the driver, which only passes references.
     ray.init(
         num_cpus=task.num_workers + 2,
         include_dashboard=False,

@@ -132,7 +132,7 @@ def test_a_comparison_goes_on_from_its_file(tmp_path):
     with pytest.raises(ConfigError, match="other settings"):
         Results(path, settings_of(declared.with_seed(spec, 7), 2.0))
     path.write_text("no JSON")
-    with pytest.raises(ConfigError, match="no result"):
+    with pytest.raises(ConfigError, match="not a result of"):
         Results(path, settings_of(spec, 2.0))
 
 
@@ -160,5 +160,5 @@ def test_the_recorded_predictions_of_the_real_runs_are_current(tmp_path: Path) -
     for fitted, repeat in ((["podium"], 0), (["elastic"], 7)):
         with pytest.raises(ConfigError, match=f"fit is '{fitted[0]}'"):
             predicted.predicted(real, fitted, repeat)
-    with pytest.raises(ConfigError, match="no result"):
+    with pytest.raises(ConfigError, match="not a result of"):
         predicted.predicted({"rows": []})

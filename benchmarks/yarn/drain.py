@@ -1,19 +1,19 @@
-"""How long a job takes to give back containers that YARN wants back, and what that costs it.
+"""Time in which a job releases containers that YARN preempts, and the cost for the job.
 
     eval "$(eps devcluster start)"
     python benchmarks/yarn/drain.py [--containers 60] [--output out.json] [--quick]
 
-The cluster of HADOOP_CONF_DIR must be one of three nodes of 4 vcores and 4096 MB that nobody else uses, and this
-process's user its administrator: nodes are shrunk, and grow again.  A job has 4 workers and 3 servers, with its
-application master two nodes full.  Again and again the node that is full, and that has not the master, is shrunk to
-nothing: YARN sends the job its preemption message for all that run there, and would kill them after ``GRACE_S``.  The
-job drains them, gives them back, and asks for others, which the third node has room for.
+The cluster of HADOOP_CONF_DIR must have three nodes of 4 vcores and 4096 MB and no other users.  The user of this
+process must be its administrator, since the benchmark resizes nodes.  A job has 4 workers and 3 servers; with its
+application master it fills two nodes.  The benchmark repeatedly shrinks the full node without the master to nothing.
+YARN then sends the job its preemption message for all containers there, and would kill them after ``GRACE_S``.  The job
+drains and releases them, and requests others, which fit on the third node.
 
-``given_back_s``: from the order to the ResourceManager until it has each container back.  That is longer than from the
-message on, which waits for the application master's next heartbeat (a second at most).  ``from_message_s``: from the
-message as the job master hears it until it knows that the container has ended.  Jobs follow one another until there are
-enough containers; the model of each is compared with that of a job that nothing happened to, on this machine.  JSON
-goes to standard output, a table to standard error.
+``given_back_s`` runs from the order to the ResourceManager until each container is released.  It includes the wait of
+the message for the application master's next heartbeat (a second at most).  ``from_message_s`` runs from the message's
+arrival at the job master until the master knows that the container has exited.  Jobs run one after another until enough
+containers were preempted.  The model of each is compared with that of an undisturbed job on this machine.  JSON goes to
+standard output, a table to standard error.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ JOB: dict[str, Any] = {
 SIZE = JOB["workers"] + JOB["servers"]
 #: YARN's own default.
 GRACE_S = 15.0
-#: A container is looked for this often.
+#: Interval at which the benchmark looks for containers.
 LOOK_S = 0.02
-#: For everything that is waited for.
+#: Timeout of every wait.
 PATIENCE_S = 120.0
-#: For the iterations that are left when enough was taken from a job.
+#: Timeout of a job's remaining iterations.
 END_S = 600.0
-#: Of a job's iterations, those in which nodes are shrunk: the last are not drained.
+#: Nodes are shrunk during this share of a job's iterations, since the last iterations are not drained.
 SHARE = 0.9
 _TIMEOUT_S = 10.0
 
 
 class Cluster:
-    """The ResourceManager, and what is asked of it by its web interface."""
+    """The web interface of the ResourceManager."""
 
     def __init__(self) -> None:
         (self._url, *others) = resourcemanager_web_addresses(environment_configuration())
@@ -81,13 +81,13 @@ class Cluster:
         self._session.trust_env = False
 
     def get(self, path: str) -> Any:
-        """Return what it answers."""
+        """Return its answer for a path."""
         answer = self._session.get(f"{self._url}/ws/v1/cluster/{path}", timeout=_TIMEOUT_S)
         answer.raise_for_status()
         return answer.json()
 
     def resize(self, node: str, memory_mb: int, vcores: int) -> None:
-        """Change what a node has; what is too much there is preempted, and killed after the grace time."""
+        """Resize a node; containers that no longer fit are preempted, and killed after the grace time."""
         body = {"resource": {"memory": memory_mb, "vCores": vcores}, "overCommitTimeout": int(GRACE_S * 1000)}
         path = f"{self._url}/ws/v1/cluster/nodes/{node}/resource"
         answer = self._session.post(path, json=body, params={"user.name": getpass.getuser()}, timeout=_TIMEOUT_S)
@@ -98,23 +98,23 @@ class Cluster:
         return {node["id"]: node for node in self.get("nodes?states=RUNNING")["nodes"]["node"]}
 
     def containers(self, application: str, attempt: str) -> dict[str, str]:
-        """Return the containers that an attempt has -> their nodes."""
+        """Return the containers of an attempt -> their nodes."""
         found = self.get(f"apps/{application}/appattempts/{attempt}/containers").get("container", [])
         return {each["containerId"]: each["nodeId"] for each in (found if isinstance(found, list) else [found])}
 
     def own_memory_mb(self, node: dict[str, Any]) -> int:
-        """Return how much memory a node believes that it has."""
+        """Return the memory of a node as the node itself reports it."""
         url = f"http://{node['nodeHTTPAddress']}/ws/v1/node/info"
         return int(self._session.get(url, timeout=_TIMEOUT_S).json()["nodeInfo"]["totalPmemAllocatedContainersMB"])
 
 
 def wait(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds.
+    """Wait until ``holds()``.
 
     Raises
     ------
     DeadlineError
-        It does not.
+        It did not hold in time.
     """
     end_s = time.monotonic() + PATIENCE_S
     while not holds():
@@ -124,7 +124,7 @@ def wait(holds: Callable[[], bool], what: str) -> None:
 
 
 class Drained:
-    """One job, and the containers that were taken from it."""
+    """One job, and the containers that it lost to preemption."""
 
     def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster = cluster
@@ -135,7 +135,7 @@ class Drained:
         self.given_back_s: list[float] = []
 
     def go_on(self, most: int) -> None:
-        """Shrink nodes until ``most`` containers were given back, or the job comes to its end."""
+        """Shrink nodes until the job has released ``most`` containers or is near its end."""
         while len(self.given_back_s) < most and self._is_whole():
             self._shrink_one()
 
@@ -183,7 +183,7 @@ class Drained:
             self._is_whole()
         finally:
             cluster.resize(node, memory_mb, vcores)
-        # A node that is asked to start something before it has heard of it would let that wait.
+        # A node that does not know its new size yet would delay the start of containers.
         wait(lambda: cluster.own_memory_mb(told) == memory_mb, f"{node} to grow")
 
 
@@ -214,7 +214,7 @@ def measure(containers: int) -> dict[str, Any]:
         )
         say(f"{len(given_back_s)} containers; the job {report['state']}")
         if not drained.given_back_s:
-            raise ConfigError("the job ended before anything could be taken from it")
+            raise ConfigError("the job ended before a container could be preempted")
     return {
         "given_back_s": spread_and_p99(given_back_s),
         "from_message_s": spread_and_p99(from_message_s),
@@ -223,15 +223,15 @@ def measure(containers: int) -> dict[str, Any]:
 
 
 def spread_and_p99(values: Sequence[float]) -> dict[str, Any]:
-    """Return median, range and values, and the smallest that 99 of a hundred do not exceed."""
+    """Return median, range, values and the 99th percentile."""
     return {**spread(values), "p99": rounded(sorted(values)[-(-99 * len(values) // 100) - 1])}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, but 0 with ``--quick``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--containers", type=positive, default=60, help="that are taken from jobs, at least")
-    parser.add_argument("--quick", action="store_true", help="a few: does it work?")
+    parser.add_argument("--containers", type=positive, default=60, help="least number of containers to preempt")
+    parser.add_argument("--quick", action="store_true", help="four containers, to see whether it works")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     end_in_order()

@@ -1,15 +1,14 @@
-"""How soon a trial on YARN gives its first feedback, from the moment that its containers are free.
+"""Time from free containers to a trial's first feedback on YARN.
 
     python benchmarks/yarn/feedback.py [--trials 12] [--output feedback.json] [--quick]
 
-A cluster of its own (``eps devcluster``: 12 cores), and in it the trials of ``sweep.toml`` as one short sweep.  All
-trials wait from the beginning: the first ones start in an empty cluster, the later ones in room that others give or
-leave.  Early feedback follows the first iteration.
+The benchmark starts a cluster of its own (``eps devcluster``: 12 cores) and runs the trials of ``sweep.toml`` as one
+short sweep.  All trials arrive at the start.  The first ones start in an empty cluster, the later ones in capacity that
+other trials release.  Early feedback follows the first iteration.
 
-Times are those of the sweep's report.  A trial's containers are free at ``started_s``, when the scheduler has the last
-of them back; ``early_feedback_s`` counts from the trial's arrival.  A first sweep, which is not counted, brings EPS and
-the data to the cluster's file system.  JSON goes to standard output, a table to standard error.
-"""
+Times are those of the sweep's report.  A trial's containers are free at ``started_s``, when the last of them has been
+released; ``early_feedback_s`` counts from the trial's arrival.  A first sweep, which does not count, uploads EPS and
+the data to the cluster's file system.  JSON goes to standard output, a table to standard error."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ from hscheduler.runners import OnYarn, Outcome, Viewers  # noqa: E402
 from hscheduler.spec import Spec  # noqa: E402
 
 LIMIT_S = 3.0
-#: Of each trial, so that it goes on for some seconds after its feedback.
+#: Iterations of each trial, which then runs for some seconds after its feedback.
 ITERATIONS = 60
 
 
@@ -55,12 +54,12 @@ def run(trials: int, iterations: int) -> dict[str, Any]:
     spec = dataclasses.replace(spec, sweep=sweep, job={**spec.job, "iterations": iterations})
     outcome: Outcome = OnYarn(spec, "elastic").run(Viewers(say, lambda line: say(f"  {line}")))
     if outcome.report is None:
-        raise outcome.error or EpsError("the sweep has left no report")
+        raise outcome.error or EpsError("the sweep has no report")
     return outcome.report
 
 
 def waits_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return when each trial's containers were free, and the seconds from there to what it gave first."""
+    """Return when each trial's containers were free, and the seconds from then to its first iteration and feedback."""
     found = []
     for trial in report["trials"]:
         free_s, first_s = trial["started_s"], trial["first_iteration_s"]
@@ -79,7 +78,7 @@ def waits_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def summary_of(waits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the measures of all trials, and of the later ones: those that had to wait for containers."""
+    """Return the measures of all trials, and of those that had to wait for containers."""
     later = [each for each in waits if each["free_s"] > waits[0]["free_s"] + LIMIT_S]
     return {
         name: {key: spread([float(each[key]) for each in of]) for key in ("to_first_iteration_s", "to_feedback_s")}
@@ -91,11 +90,11 @@ def summary_of(waits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def measure(trials: int, iterations: int, folder: Path) -> dict[str, Any]:
     """Return all measurements."""
     (folder / "home").mkdir()
-    # Hadoop's jars and prepared data are kept where they always are.
+    # Share Hadoop's jars and prepared data with the user's cache.
     (folder / "home" / "cache").symlink_to(cache_dir().resolve())
     os.environ["EPS_HOME"] = str(folder / "home")
     with hadoop(folder, cluster_settings(None, "", folder)):
-        say("a first sweep, which brings what all of them need")
+        say("a first sweep, which uploads EPS and the data")
         run(1, 1)
         say("the sweep")
         load, report = os.getloadavg()[0], run(trials, iterations)
@@ -110,10 +109,10 @@ def measure(trials: int, iterations: int, folder: Path) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, but 0 with ``--quick``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=positive, default=12, help="default: 12")
-    parser.add_argument("--quick", action="store_true", help="three short trials: does it work?")
+    parser.add_argument("--quick", action="store_true", help="three short trials, to see whether it works")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     trials, iterations = (3, 5) if arguments.quick else (arguments.trials, ITERATIONS)

@@ -1,19 +1,19 @@
-"""What an application master of H-scheduler needs for its trials: memory and processor time, by their number.
+"""Memory and processor time of H-scheduler's application master, by the number of its trials.
 
     python benchmarks/yarn/masters.py [--trials 500] [--clocks-per-s 0.1] [--window-s 20] [--output out.json]
 
-H-scheduler, the broker of containers and the masters of the trials are real, and in the processes that they have on
-YARN.  Containers are simulated: their members register, beat and report iterations, and compute nothing.  When all
-trials train, the resident memory of each process is read (as YARN counts it, and proportionally: shared pages are
-divided), and its processor time over a window.  A master in a process of its own with its supervisor had 135 MB.
+H-scheduler, the broker of containers and the masters of the trials are real, in the same processes as on YARN.
+Containers are simulated: their members register, send heartbeats and report iterations, and compute nothing.  When all
+trials train, the benchmark reads the resident memory of each process (as YARN counts it, and proportionally, with
+shared pages divided) and its processor time over a window.  A master in a process of its own with its supervisor had
+135 MB.
 
 ``scheduler``: the process of the application master, without Java.  ``masters``: the processes of the trials' masters.
 JSON goes to standard output.
 
-A master's processor time has two parts: one that a trial costs by being there, and one for each iteration (a report, a
-horizon, a status).  Neither depends on how much an iteration computes.  An iteration of ten seconds is the default: in
-a sweep that fills a thousand containers, a model that takes a second is done before the last of its trials has begun.
-Runs with two rates tell both parts.
+A master's processor time has a fixed part, and a part for each iteration (a report, a horizon, a status).  Neither
+depends on how much an iteration computes.  Runs with two rates separate them.  An iteration takes ten seconds by
+default: in a sweep that fills a thousand containers, trials with faster iterations end before the last one has started.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hscheduler.spec import Spec  # noqa: E402
 from tests.fakes.members import Members  # noqa: E402
 from tests.fakes.yarn import FakeContainer, FakeYarn  # noqa: E402
 
-#: Trials never end here: what is measured is how they train.
+#: More than the benchmark runs, so that trials never end.
 ITERATIONS = 1_000_000
 BEAT_S = 5.0
 START_S = 1200.0
@@ -68,7 +68,7 @@ class SimulatedYarn(FakeYarn):
         self.members = Members(BEAT_S, clocks_per_s)
 
     def _node_for(self, ask: Ask) -> str | None:
-        # All fits: to look for room would take time that grows with the square of the containers.
+        # All containers fit.  A search would take time quadratic in their number.
         return next(iter(self.capacity))
 
     def _begun(self, container: FakeContainer) -> None:
@@ -79,7 +79,7 @@ class SimulatedYarn(FakeYarn):
 
 
 class NamedRoles(dict[str, RoleTemplate]):
-    """Roles of jobs whose containers are told which job they are of."""
+    """Roles of jobs; the environment of their containers names the job."""
 
     def __setitem__(self, key: str, template: RoleTemplate) -> None:
         super().__setitem__(key, RoleTemplate("simulated", {**template.env, "JOB": key.partition("/")[0]}))
@@ -87,7 +87,7 @@ class NamedRoles(dict[str, RoleTemplate]):
 
 @contextmanager
 def file_system() -> Iterator[str]:
-    """Run a small HDFS in a process of its own; yield where it is."""
+    """Run a small HDFS in a process of its own; yield its address."""
     code = "from tests.fakes.webhdfs import FakeHdfs\nwith FakeHdfs() as h:\n print(h.authority, flush=True); input()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -100,7 +100,7 @@ def spec_of(trials: int) -> Spec:
     """Return a sweep in which all trials fit the cluster."""
     return Spec.of(
         {
-            # Of each trial: a master, as the scheduler counts, a worker and a server.
+            # Three containers for each trial: master, worker and server.
             "cluster": {"nodes": 1, "vcores": 3 * trials, "memory": f"{3 * trials}GiB", "container_memory": "1GiB"},
             "sweep": {"trials": trials, "arrival": "burst", "algorithm": "random", "threshold": trials},
             "space": {"learning_rate": {"loguniform": [0.001, 1.0]}},
@@ -129,7 +129,7 @@ def cpu_s(pid: int) -> float:
 
 
 def measured(pids: dict[str, list[int]], window_s: float) -> dict[str, Any]:
-    """Return what groups of processes take."""
+    """Return memory and processor time of groups of processes."""
     before = {pid: cpu_s(pid) for group in pids.values() for pid in group}
     time.sleep(window_s)
     found: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def measured(pids: dict[str, list[int]], window_s: float) -> dict[str, Any]:
 
 
 def run(trials: int, clocks_per_s: float, window_s: float) -> dict[str, Any]:
-    """Run the trials until all train; return what their application master takes."""
+    """Run the trials until all train; return the measures of their application master."""
     yarn = SimulatedYarn(clocks_per_s, 2 * trials)
     roles = NamedRoles()
     resources = YarnResourceManager(*yarn.clients(), LaunchTemplate(roles))
@@ -174,7 +174,7 @@ def run(trials: int, clocks_per_s: float, window_s: float) -> dict[str, Any]:
             start_cpu_s = {"scheduler": cpu_s(os.getpid()), "masters": sum(map(cpu_s, masters))}
             found = measured({"scheduler": [os.getpid()], "masters": masters}, window_s)
             found["per_trial_resident_mb"] = round(found["masters"]["resident_mb"] / trials, 2)
-            # With the imports of the processes.
+            # Includes the imports of the processes.
             for name, seconds in start_cpu_s.items():
                 found[name]["start_cpu_ms_per_trial"] = round(1000 * seconds / trials, 1)
                 found[name]["cpu_ms_per_trial_and_s"] = round(1000 * found[name]["cores"] / trials, 2)
@@ -186,8 +186,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trials", type=positive, default=500, help="trials that train at once (500)")
     parser.add_argument("--clocks-per-s", type=float, default=0.1, help="iterations a second of each trial (0.1)")
-    parser.add_argument("--window-s", type=float, default=20.0, help="over which processor time is measured (20)")
-    parser.add_argument("--output", type=new_file, help="where the JSON is written, too")
+    parser.add_argument(
+        "--window-s", type=float, default=20.0, help="seconds over which processor time is measured (20)"
+    )
+    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     args = parser.parse_args(argv)
     # As the application master does.
     expect_many_threads()
@@ -199,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.output is not None:
             args.output.write_bytes(json_bytes(found))
         shutil.rmtree(home, ignore_errors=True)
-        # The trials would train for ever.
+        # The trials do not end by themselves.
         os._exit(0)
 
 

@@ -2,23 +2,22 @@
 
     python benchmarks/yarn/native.py [--interval 4] [--cases static,plugin] [--output native.json] [--quick]
 
-For each case a cluster of its own (``eps devcluster``: 12 cores), and in it the trials of ``sweep.toml``: each is
-submitted as ``eps submit`` does it, one every ``--interval`` seconds (0: all at once), asks for 3 workers and 1 server
-besides its application master, and waits in YARN's queue for them.  The queue's share of application masters is four,
-so that in either case two trials may wait with theirs up.
+The benchmark starts a cluster for each case (``eps devcluster``: 12 cores) and submits the trials of ``sweep.toml`` as
+``eps submit`` does, one every ``--interval`` seconds (0: all at once).  Each trial requests 3 workers and 1 server
+besides its application master, and waits in YARN's queue for them.  The queue may run four application masters, so two
+trials may wait with theirs running.
 
 static
     YARN alone.
 plugin
-    The ResourceManager loads the plugin, which Maven builds here, and ``hscheduler yarn-plugin`` answers it: trials
-    that wait start by containers that others are asked for by YARN's own PreemptionMessage.
+    The ResourceManager loads the plugin, which Maven builds first, and ``hscheduler yarn-plugin`` answers it.  Waiting
+    trials start in containers that YARN's PreemptionMessage takes from others.
 
-In either case the worst of more trials in the training phase than the threshold is ended, by its early feedback; YARN
-alone never runs more.  ``first_iteration_s`` is from the call that submits a trial to its first complete iteration,
-``feedback_s`` to its early feedback, both by the job masters' clocks.  At the end every trial that finished is trained
-once more here, alone, and must have the same model; nothing may be lost.  JSON goes to standard output, a table to
-standard error.  Ctrl-C ends everything.
-"""
+If more trials than the threshold are in the training phase, the one with the worst early feedback is stopped; with YARN
+alone this never happens.  ``first_iteration_s`` runs from the call that submits a trial to its first complete
+iteration, ``feedback_s`` to its early feedback, both by the job masters' clocks.  At the end every finished trial is
+trained once more, alone on this machine.  It must have the same model, and no update may be lost.  JSON goes to
+standard output, a table to standard error.  Ctrl-C stops everything."""
 
 from __future__ import annotations
 
@@ -70,10 +69,10 @@ MAIN = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:])
 CASES = ("static", "plugin")
 #: Of 12 cores: four application masters.
 MASTERS_SHARE = "0.34"
-#: Others may use the machine, too: the plugin's own defaults, with more time for an answer.
+#: The plugin's defaults, with more time for an answer, since other programs may use the machine.
 PLUGIN_SETTINGS = {"interval-ms": 500, "deadline-ms": 2000, "max-age-ms": 10_000, "grace-ms": 15_000}
 LOOK_S, ASK_TIMEOUT_S = 0.25, 5.0
-#: A whole case, and everything that is waited for at its begin and end.
+#: Timeouts of a case, of each wait at its start and end, and of Maven.
 CASE_TIMEOUT_S, WAIT_S, BUILD_TIMEOUT_S = 3600.0, 60.0, 600.0
 
 
@@ -83,37 +82,37 @@ class Trial:
 
     name: str
     settings: dict[str, Any]
-    #: Its job, once YARN has begun its application master; none before.
+    #: Its job, once YARN has started its application master.
     starts: Future[Job]
-    #: When it was submitted, and when its job master began, on the clock of this process.
+    #: Times of its submission and of the start of its job master, on the clock of this process.
     submitted_s: float
     began_s: float | None = None
-    #: Loss of the early feedback, once it was given.
+    #: Loss of the early feedback; None before it.
     feedback: float | None = None
-    #: It was the worst of too many.
+    #: Whether it was stopped because of its early feedback.
     stopped: bool = False
     ended_s: float | None = None
     report: dict[str, Any] = field(default_factory=dict)
 
     @property
     def job(self) -> Job:
-        """The job that has started; the error of one that could not be."""
+        """The started job; raises the error of a start that failed."""
         return self.starts.result(0.0)
 
     @property
     def in_training(self) -> bool:
-        """Whether it goes on after its early feedback."""
+        """Whether it continues after its early feedback."""
         return self.feedback is not None and self.ended_s is None and not self.stopped
 
     def seconds_to(self, clock: int) -> float | None:
-        """Return the seconds from its submission until a clock was complete; None for one that was not, or not seen."""
+        """Return the seconds from its submission until a clock was complete; None if it was not, or is not known."""
         found = [entry["seconds"] for entry in self.report.get("history", ()) if entry["clock"] == clock]
         if not found or self.began_s is None:
             return None
         return round(self.began_s + float(found[0]) - self.submitted_s, 3)
 
     def entry(self, feedback_iteration: int, began_s: float) -> dict[str, Any]:
-        """Return what the result says of it."""
+        """Return its entry in the results."""
         report = self.report
         evictions, changes = report.get("evictions", {}), report.get("changes", ())
         ledger = report.get("ledger", {})
@@ -140,7 +139,7 @@ class Trial:
 
 
 def worst_of(trials: Sequence[Trial], threshold: int) -> Trial | None:
-    """Return who is to be ended: the worst in the training phase, where there are more than the threshold.
+    """Return the worst trial in the training phase if there are more than the threshold, else None.
 
     Source: EPS §6; as :func:`hscheduler.policies.stopping.stop_the_worst`, of losses.
     """
@@ -150,7 +149,7 @@ def worst_of(trials: Sequence[Trial], threshold: int) -> Trial | None:
     return max(training, key=lambda trial: trial.feedback if trial.feedback is not None else 0.0)
 
 
-# ---- what it needs
+# ---- plugin and cluster
 
 
 def build_plugin(folder: Path) -> Path:
@@ -159,7 +158,7 @@ def build_plugin(folder: Path) -> Path:
     Raises
     ------
     ResourceError
-        Maven fails, or cannot be had.
+        Maven fails, or cannot be downloaded.
     """
     maven = find_maven(cache_dir() / "maven", lambda text: None)
     command = [maven, "-q", "-B", "-f", str(PLUGIN / "pom.xml"), f"-Dhadoop.version={HADOOP_VERSION}"]
@@ -177,7 +176,7 @@ def build_plugin(folder: Path) -> Path:
 
 
 def cluster_settings(jar: Path | None, url: str, secret: Path) -> ClusterSettings:
-    """Return a cluster of three nodes of four cores, with the plugin in its ResourceManager, or without."""
+    """Return the settings of a cluster of three nodes of four cores; without a ``jar`` it has no plugin."""
     properties = [("yarn.scheduler.capacity.maximum-am-resource-percent", MASTERS_SHARE)]
     if jar is None:
         return ClusterSettings(no_preemption=("default",), properties=tuple(properties))
@@ -190,11 +189,11 @@ def cluster_settings(jar: Path | None, url: str, secret: Path) -> ClusterSetting
 
 @contextlib.contextmanager
 def hadoop(folder: Path, settings: ClusterSettings) -> Iterator[None]:
-    """Have a cluster run, all of whose nodes are alike, and be that of HADOOP_CONF_DIR."""
+    """Run a cluster of equal nodes, to which HADOOP_CONF_DIR points."""
     home = folder / "hadoop"
     try:
         cluster = start_cluster(home, settings, lambda text: say(f"  {text}"))
-        # No trial asks for a label; so the cores of the node that has one count as any others do.
+        # Remove the label of the last node: trials request none, and so could not use its cores.
         command = [str(cluster.bin / "yarn"), "rmadmin", "-replaceLabelsOnNode", f"{cluster.nodes[-1]}="]
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
         if done.returncode:
@@ -207,7 +206,7 @@ def hadoop(folder: Path, settings: ClusterSettings) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scheduler(folder: Path, port: int, secret: Path, feedback_iteration: int) -> Iterator[Path]:
-    """Have ``hscheduler yarn-plugin`` run, and give the file with what it says."""
+    """Run ``hscheduler yarn-plugin``; yield the file with its output."""
     told = folder / "hscheduler.log"
     words = ["--listen", f"127.0.0.1:{port}", "--secret-file", str(secret)]
     words += ["--feedback-iteration", str(feedback_iteration)]
@@ -254,7 +253,7 @@ class Sweep:
         self._spec = spec
         self._interval_s = interval_s
         self._began_s = 0.0
-        # A call that submits returns when there is an application master; others are submitted meanwhile.
+        # A call that submits returns only when the application master runs, so calls overlap.
         self._submitting = ThreadPoolExecutor(spec.sweep.trials)
         self.trials: list[Trial] = []
 
@@ -276,7 +275,7 @@ class Sweep:
                     self._look(trial)
             worst = worst_of(self.trials, self._spec.sweep.threshold)
             if worst is not None:
-                say(f"  {worst.name} is ended: its early feedback {worst.feedback:g} is the worst")
+                say(f"  {worst.name} is stopped: its early feedback {worst.feedback:g} is the worst")
                 worst.stopped = True
                 worst.job.kill("its early feedback was the worst")
         return max(trial.ended_s or 0.0 for trial in self.trials) - self._began_s
@@ -301,14 +300,14 @@ class Sweep:
             trial.began_s = time.monotonic() - status["elapsed_s"]
             if trial.feedback is None and status["clock"] >= self._spec.sweep.feedback_iteration:
                 loss = trial.job.history()[self._spec.sweep.feedback_iteration - 1]["loss"]
-                # One that is no number is worse than all others.
+                # A loss that is not finite is the worst.
                 trial.feedback = float("inf") if loss is None else float(loss)
         except EpsError:
-            # It ends just now.
+            # The trial is ending.
             return
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return what the result says of each trial."""
+        """Return the entry of each trial in the results."""
         return [trial.entry(self._spec.sweep.feedback_iteration, self._began_s) for trial in self.trials]
 
     def __enter__(self) -> Sweep:
@@ -317,15 +316,15 @@ class Sweep:
     def __exit__(self, *error: object) -> None:
         self._submitting.shutdown(cancel_futures=True)
         for trial in self.trials:
-            # Those that have not ended are tied to this process.
+            # Closing ends the jobs that still run: they are tied to this process.
             if not trial.starts.cancelled() and trial.starts.exception() is None:
                 trial.job.close()
 
 
 def run_case(case: str, spec: Spec, interval_s: float, jar: Path, folder: Path) -> dict[str, Any]:
-    """Return what came of the sweep in one case."""
+    """Run the sweep in one case; return its results."""
     (folder / "home").mkdir(parents=True)
-    # Hadoop's jars and prepared data are kept where they always are.
+    # Share Hadoop's jars and prepared data with the user's cache.
     (folder / "home" / "cache").symlink_to(cache_dir().resolve())
     os.environ["EPS_HOME"] = str(folder / "home")
     port, secret = free_port(), folder / "secret"
@@ -336,7 +335,7 @@ def run_case(case: str, spec: Spec, interval_s: float, jar: Path, folder: Path) 
         stack.enter_context(hadoop(folder, settings))
         if native:
             told = stack.enter_context(scheduler(folder, port, secret, spec.sweep.feedback_iteration))
-        say(f"{case}: a first job, which brings what all of them need")
+        say(f"{case}: a first job, which uploads EPS and the data")
         first = {**spec.job, "workers": 1, "iterations": 1, "stretch_s": 0.0, "memory_mb": "512"}
         eps.run(**first, on="yarn", name="first")
         sweep = stack.enter_context(Sweep(spec, interval_s))
@@ -375,7 +374,7 @@ def summary_of(makespan_s: float, trials: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def check_models(spec: Spec, cases: dict[str, dict[str, Any]]) -> int:
-    """Train each trial that finished once more, alone and here; return how many have another model."""
+    """Train each finished trial once more, alone on this machine; return how many have another model."""
     alone: dict[str, str] = {}
     different = 0
     for found in cases.values():
@@ -387,7 +386,7 @@ def check_models(spec: Spec, cases: dict[str, dict[str, Any]]) -> int:
                 alone[trial["name"]] = eps.run(**settings, name=f"{trial['name']}-alone")["model_sha256"]
             trial["same_model"] = trial["model_sha256"] == alone[trial["name"]]
             different += not trial["same_model"]
-    say(f"{len(alone)} models trained once more, alone: {different} are others")
+    say(f"{len(alone)} models trained once more, alone: {different} differ")
     return different
 
 
@@ -420,7 +419,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def bars_of(found: dict[str, Any]) -> list[Bar]:
-    """Return what was promised, and what came of it."""
+    """Return the bars with their measured values."""
     lost = sum(case["lost"] for case in found["cases"].values())
     bars = [
         Bar("members and updates lost", lost, 0, at_least=False),
@@ -446,8 +445,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--interval", type=float, default=4.0, help="seconds from one submission to the next; 0: none")
     parser.add_argument("--cases", type=_cases, default=CASES, help="default: static,plugin")
     parser.add_argument("--trials", type=positive, help="default: those of the file, 12")
-    parser.add_argument("--threshold", type=int, help="trials in the training phase; 0: none is ended; default: 2")
-    parser.add_argument("--quick", action="store_true", help="three trials with the plugin: does it work?")
+    parser.add_argument("--threshold", type=int, help="most trials in the training phase; 0: no limit; default: 2")
+    parser.add_argument("--quick", action="store_true", help="three trials with the plugin, to see whether it works")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     if arguments.quick:

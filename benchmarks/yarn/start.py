@@ -1,16 +1,14 @@
-"""How long a job on YARN takes to begin, and to get one worker more; what its application master needs of memory.
+"""Time to start a job on YARN and to add a worker, and the memory of its application master.
 
     eval "$(eps devcluster start)"
     python benchmarks/yarn/start.py [--repeats 5] [--output out.json] [--quick]
 
-The cluster of HADOOP_CONF_DIR must run its containers on this machine: the master's memory is read from /proc.  A
-first job, which is not counted, brings EPS and the data to the cluster's file system.
+The cluster of HADOOP_CONF_DIR must run its containers on this machine, since the master's memory is read from /proc.  A
+first job, which does not count, uploads EPS and the data to the cluster's file system.
 
-``submit_s``: from the call that starts a job until its first iteration is complete.  ``worker_s``: from the order for
-one more worker until it has registered (the plan's phase "prepared"), in one job, again and again.  ``master_mb``: the
-most memory that the process of the application master ever had.  JSON goes to standard output, a table to standard
-error.
-"""
+``submit_s`` runs from the call that starts a job until its first iteration is complete.  ``worker_s`` runs from the
+order for a worker until it has registered (the plan's phase "prepared"); one job repeats this.  ``master_mb`` is the
+peak memory of the application master's process.  JSON goes to standard output, a table to standard error."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ JOB: dict[str, Any] = {
     "on": "yarn", "data": "sklearn:digits", "model": "softmax", "workers": 1, "servers": 1, "iterations": 1_000_000,
     "memory_mb": "512",
 }  # fmt: skip
-#: YARN's own share of a start differs by a heartbeat; nothing is gained by looking more often.
+#: YARN's own share of a start varies by a heartbeat, so shorter intervals gain nothing.
 LOOK_S = 0.02
 
 
@@ -60,13 +58,13 @@ def first_iteration_s(name: str) -> float:
 
 
 def wait_for_clock(job: Job, clock: int) -> None:
-    """Wait until a job has completed so many iterations."""
+    """Wait until a job has completed ``clock`` iterations."""
     while job.status()["clock"] < clock:
         time.sleep(LOOK_S)
 
 
 def master_mb(job: Job) -> float:
-    """Return the most memory that a job's application master ever had."""
+    """Return the peak memory of a job's application master."""
     application = Application.read(job.directory)
     assert application is not None
     number = application.application_id.removeprefix("application_")
@@ -82,7 +80,7 @@ def master_mb(job: Job) -> float:
 
 def measure(repeats: int) -> dict[str, Any]:
     """Return all measurements."""
-    say("the first job, which brings what all of them need")
+    say("the first job, which uploads EPS and the data")
     first_s = first_iteration_s("bench-first")
     submits, workers = [], []
     for number in range(repeats):
@@ -92,7 +90,7 @@ def measure(repeats: int) -> dict[str, Any]:
         wait_for_clock(job, 10)
         for _ in range(repeats):
             workers.append(job.add_workers(1)["seconds"]["prepared"])
-            say(f"a worker asked for to a worker registered: {workers[-1]:.2f} s")
+            say(f"order for a worker to its registration: {workers[-1]:.2f} s")
             job.remove_workers(1)
         memory = master_mb(job)
         job.kill("measured")
@@ -105,10 +103,10 @@ def measure(repeats: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    """Run the benchmark; return 1 if a bar is missed, but 0 with ``--quick``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=positive, default=5, help="times that each case is measured")
-    parser.add_argument("--quick", action="store_true", help="once: does it work?")
+    parser.add_argument("--repeats", type=positive, default=5, help="measurements of each case")
+    parser.add_argument("--quick", action="store_true", help="one measurement, to see whether it works")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     end_in_order()

@@ -172,7 +172,7 @@ def client_name(served: Served, job_id: str) -> str:
     with closing(SqliteRecord(served.directory / "record.sqlite")) as record:
         for entry in record.entries():
             if isinstance(entry.event, e.JobSubmitted) and entry.event.job_id == job_id:
-                return str(entry.beside["name"])
+                return str(entry.details["name"])
     raise AssertionError(f"{job_id} is not in the record")
 
 
