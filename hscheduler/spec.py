@@ -421,8 +421,8 @@ def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> J
         raise ConfigError(f"at is {', '.join(job.at)!r}, but must be empty: the scheduler decides the size of its jobs")
     if job.tiers.total:
         raise ConfigError(
-            f"reliable is {job.tiers.reliable}, but the scheduler grants containers for workers and servers: use workers "
-            "and servers instead of reliable and transient"
+            f"reliable is {job.tiers.reliable}, but the scheduler grants containers for workers and servers: use "
+            "workers and servers instead of reliable and transient"
         )
     partitions = job.core_settings().num_partitions
     if job.servers > partitions:
