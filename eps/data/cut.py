@@ -35,6 +35,7 @@ from eps.data.dataset import (
     relocated,
     split_name,
 )
+from eps.data.documents import vocabulary_beside
 from eps.data.files import content_key, input_paths
 from eps.data.formats import builtin_version, check_builtin, is_builtin, load
 from eps.data.normalize import FITTED_KINDS, Normalizer, fit_normalizer
@@ -131,7 +132,8 @@ def _content(text: str, name: str) -> list[list[str]]:
     if is_builtin(text):
         return [[text, builtin_version(text)]]
     paths = input_paths(text, name)
-    beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
+    sought = [find(path) for path in paths for find in (idx_labels_beside, vocabulary_beside)]
+    beside = [path for path in sought if path is not None]
     # The name counts too: its extension may determine the format.
     return [[path.name, content_key(path)] for path in [*paths, *beside]]
 
