@@ -62,7 +62,9 @@ class Table:
 
 
 @contextmanager
-def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) -> Iterator[dict[str, Any]]:
+def array_files(
+    settings: Mapping[str, Any], make_folder: Callable[[], Path], *, needs_labels: bool = True
+) -> Iterator[dict[str, Any]]:
     """Yield the settings of a job with files in the place of arrays and frames; the files are removed at the end.
 
     Parameters
@@ -72,6 +74,8 @@ def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) ->
         name of a column.  ``test`` may be such data, with its labels in ``test_labels``, or both as a pair.
     make_folder : callable
         Returns the folder in which the files get a folder of their own; called where there are arrays only.
+    needs_labels : bool
+        False for a model that ignores labels; rows without any then have zeros.
 
     Raises
     ------
@@ -95,6 +99,8 @@ def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) ->
             raise ConfigError(
                 f"{name} is {given[name]!r}, but tells how to read a file, and data is an array: leave it out"
             )
+    if labels is None and not needs_labels:
+        labels = np.zeros(given["data"].shape[0])
     table = table_of(data, labels, "data", "labels")
     test = None
     if _is_array(given.get("test")):

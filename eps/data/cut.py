@@ -35,6 +35,7 @@ from eps.data.dataset import (
     relocated,
     split_name,
 )
+from eps.data.documents import counts_of, vocabulary_beside
 from eps.data.files import content_key, input_paths
 from eps.data.formats import builtin_version, check_builtin, is_builtin, load
 from eps.data.normalize import FITTED_KINDS, Normalizer, fit_normalizer
@@ -131,7 +132,8 @@ def _content(text: str, name: str) -> list[list[str]]:
     if is_builtin(text):
         return [[text, builtin_version(text)]]
     paths = input_paths(text, name)
-    beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
+    sought = [find(path) for path in paths for find in (idx_labels_beside, vocabulary_beside)]
+    beside = [path for path in sought if path is not None]
     # The name counts too: its extension may determine the format.
     return [[path.name, content_key(path)] for path in [*paths, *beside]]
 
@@ -193,6 +195,10 @@ def _link(cached: DatasetInfo, folder: Path) -> DatasetInfo:
 
 def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
     raw, train_rows, test_raw, test_rows = _load_parts(settings)
+    if settings.task == "topics":
+        raw = test_raw = replace(raw, X=counts_of(raw.X, settings.data))
+        # An empty document has nothing to draw.
+        train_rows = train_rows[np.diff(raw.X.indptr)[train_rows] > 0]
     classes = find_classes(raw, settings.task)
     num_features = max(raw.num_features, test_raw.num_features)
     raw_X, test_raw_X = _widened(raw.X, num_features), _widened(test_raw.X, num_features)
@@ -218,10 +224,11 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
     tested_X, tested_y = test_X[order], test_y[order]
 
     num_splits = settings.num_splits
-    checksums, sizes = [], []
+    checksums, sizes, samples = [], [], []
     for split in range(num_splits):
         start, stop = piece(y.size, num_splits, split)
         test_start, test_stop = piece(test_y.size, num_splits, split)
+        samples.append(int(X[start:stop].sum(dtype=np.float64)) if settings.task == "topics" else stop - start)
         part = _cut(X[start:stop], y[start:stop], tested_X[test_start:test_stop], tested_y[test_start:test_stop])
         path = folder / split_name(split)
         checksums.append(write_split(path, part))
@@ -236,7 +243,7 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
         num_features=num_features,
         classes=classes,
         is_sparse=bool(sparse.issparse(X)),
-        split_rows=_piece_sizes(y.size, num_splits),
+        split_rows=tuple(samples),
         split_test_rows=_piece_sizes(test_y.size, num_splits),
         split_checksums=tuple(checksums),
         split_size_bytes=tuple(sizes),
@@ -249,7 +256,7 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
 
 def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData, NDArray[Any]]:
     """Return training data and its rows, then test data and its rows; both may come from the same file."""
-    raw = load_as(settings, settings.data, settings.labels)
+    raw = load_as(settings, settings.data, settings.labels, labels_optional=settings.task == "topics")
     if settings.test_path is None:
         train_rows, test_rows = divide(raw.num_rows, settings)
         return raw, train_rows, raw, test_rows

@@ -46,7 +46,7 @@ class DatasetInfo:
     classes: tuple[Label, ...]
     #: Whether ``X`` of the splits is CSR and localised.
     is_sparse: bool
-    #: Training rows of each split; they differ by at most one.
+    #: Samples of each split: training rows, which differ by at most one, or tokens for topics.
     split_rows: tuple[int, ...]
     #: Test rows of each split; they differ by at most one and may be 0.
     split_test_rows: tuple[int, ...]
@@ -60,7 +60,7 @@ class DatasetInfo:
 
     @property
     def task(self) -> str:
-        """``binary``, ``multiclass`` or ``regression``."""
+        """``binary``, ``multiclass``, ``regression`` or ``topics``."""
         return self.settings.task
 
     @property

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,15 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
+from eps.data.documents import (
+    DOCWORD,
+    LDAC,
+    LDAC_ENDING,
+    is_docword_name,
+    parse_docword,
+    parse_ldac,
+    with_vocabulary,
+)
 from eps.data.files import bare_name, input_paths, read_input
 from eps.data.libsvm import parse_libsvm
 from eps.data.numpy_files import is_idx, load_idx, load_labels, load_npy, load_npz, looks_like_idx_name
@@ -59,7 +69,7 @@ def load(
         file), or ``sklearn:NAME``.
     format : str
         "libsvm", "csv", "dense" (lines of numbers separated by blanks), "npz", "npy", "idx", "text" (hashed words),
-        "ratings" (user, item, rating), "sklearn", or "auto".
+        "ratings" (user, item, rating), "docword" and "ldac" (counts of words in documents), "sklearn", or "auto".
     labels : str, Path or None
         Label file, if the data holds features only.
     features : int or None
@@ -131,6 +141,10 @@ def load(
             labels_optional=labels_optional,
             names=names,
         )
+    elif format in (DOCWORD, LDAC):
+        parse = parse_docword if format == DOCWORD else parse_ldac
+        raw = with_vocabulary(parse(read(path), str(path), features=features), path, features)
+        raw = raw if labels_path is None else _labelled(raw, labels_path, str(path))
     elif format == "text":
         _refuse(labels_path, format)
         contents = [(str(each), read(each)) for each in paths]
@@ -148,13 +162,16 @@ def load(
             labels_optional=labels_optional,
             names=names,
         )
-        if labels_path is not None:
-            y, classes = load_labels(labels_path)
-            check_lengths(raw.num_rows, y.size, str(path), str(labels_path))
-            raw = RawData(X=raw.X, y=y, classes=classes, format=raw.format, feature_names=raw.feature_names)
+        raw = raw if labels_path is None else _labelled(raw, labels_path, str(path))
     if raw.y is None and not labels_optional:
         raise DataError(f"{path}: no labels, but training needs them: set a label file or a label column")
     return raw
+
+
+def _labelled(raw: RawData, labels_path: Location, name: str) -> RawData:
+    y, classes = load_labels(labels_path)
+    check_lengths(raw.num_rows, y.size, name, str(labels_path))
+    return replace(raw, y=y, classes=classes)
 
 
 def detect_format(paths: Sequence[Location], read: Callable[[Location], bytes] = read_input) -> str:
@@ -174,6 +191,8 @@ def detect_format(paths: Sequence[Location], read: Callable[[Location], bytes] =
             return format
     if looks_like_idx_name(path):
         return "idx"
+    if is_docword_name(path):
+        return DOCWORD
     content = read(path)
     if is_idx(content):
         return "idx"
@@ -194,6 +213,7 @@ _ENDINGS = {
     "csv": (".csv", ".tsv"),
     "libsvm": (".libsvm", ".svm", ".svmlight"),
     "idx": (".idx",),
+    LDAC: (LDAC_ENDING,),
 }
 
 

@@ -152,7 +152,7 @@ def check_labels_finite(y: Float64Array, where: str) -> None:
 
 
 def find_classes(raw: RawData, task: Task) -> tuple[Label, ...]:
-    """Return the sorted classes of labelled data; empty for regression.
+    """Return the sorted classes of labelled data; empty for regression and topics.
 
     Whole numbers become ints, other numbers floats, names strings.
 
@@ -161,6 +161,8 @@ def find_classes(raw: RawData, task: Task) -> tuple[Label, ...]:
     DataError
         A binary task has not exactly two classes, a multiclass task has one, or a regression has names as labels.
     """
+    if task == "topics":
+        return ()
     _labels(raw)
     if task == "regression":
         if raw.classes is not None:
@@ -189,13 +191,15 @@ def encode(raw: RawData, task: Task, classes: Sequence[Label]) -> NDArray[Any]:
     Returns
     -------
     ndarray, shape (n,)
-        float32 values for regression, else int32 indices of ``classes``.
+        float32 values for regression, zeros for topics, else int32 indices of ``classes``.
 
     Raises
     ------
     DataError
         A label is not among ``classes``, or does not fit in float32.
     """
+    if task == "topics":
+        return np.zeros(raw.num_rows, dtype=np.int32)
     y = _labels(raw)
     if task == "regression":
         if raw.classes is not None:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from eps.errors import ConfigError
 from eps.system.nearest import one_of
 
-Task = Literal["binary", "multiclass", "regression"]
+Task = Literal["binary", "multiclass", "regression", "topics"]
 
-TASKS = ("binary", "multiclass", "regression")
-FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "ratings", "sklearn")
+TASKS = ("binary", "multiclass", "regression", "topics")
+FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "ratings", "docword", "ldac", "sklearn")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 INDEX_BASES = ("auto", "0", "1")
 #: ``test`` with this prefix takes the last rows of the file: ``last:5000``.

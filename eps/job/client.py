@@ -830,8 +830,10 @@ def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, A
         return nullcontext(settings)
     # Slow to import, and not needed for data in files.
     from eps.data.arrays import array_files
+    from eps.ml.models import MODELS
 
-    return array_files(settings, cache_dir)
+    model = MODELS.get(str(settings.get("model")))
+    return array_files(settings, cache_dir, needs_labels=model is None or model.task != "topics")
 
 
 def _run(request: RunRequest) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from eps.errors import ConfigError, DataError, EpsError, JobExistsError, Storage
 from eps.hadoop.conf import environment_configuration
 from eps.job.entry_points import ENTRY_POINTS
 from eps.ml.combinations import check_combination, check_given
+from eps.ml.grid import GROWTH_BITS
 from eps.ml.models import MODELS, load_model
 from eps.net.arrays.memory import descriptor_limit
 from eps.net.security.certificates import check_tls, make_certificates
@@ -361,7 +362,7 @@ def shape_of(dataset: DatasetInfo) -> DataShape:
     """Return the shape of a job's data, for its processes."""
     return DataShape(
         num_features=dataset.num_features,
-        num_outputs=len(dataset.classes) or 1,
+        num_outputs=sum(dataset.split_rows) if dataset.task == "topics" else len(dataset.classes) or 1,
         split_rows=dataset.split_rows,
         sparse=dataset.is_sparse,
         test_rows=dataset.num_test_rows,
@@ -378,6 +379,13 @@ def check_runtime(runtime: Runtime) -> None:
         Settings, model and data do not fit together, or exceed this machine's memory or limit of open files.
     """
     _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
+    if runtime.model.adds:
+        largest, most = max(runtime.shape.split_rows), 1 << (runtime.grid.value_bits - GROWTH_BITS)
+        if largest > most:
+            raise ConfigError(
+                f"a split has {largest} tokens, but {runtime.settings.num_splits} splits can add changes of {most} "
+                "exactly: use fewer splits, or cut the longest documents"
+            )
     check_memory(runtime, machine_memory_bytes())
     check_descriptors(runtime, descriptor_limit())
 

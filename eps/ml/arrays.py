@@ -15,7 +15,7 @@ Float64Array = NDArray[np.float64]
 Int16Array = NDArray[np.int16]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-#: Encoded labels: int32 class indices, or float32 for regression.
+#: Encoded labels: int32 class indices, or float32 for regression; zeros for topics, which have no labels.
 Targets = NDArray[Any]
 #: Dense float32 (n, d) in C order, or a SciPy CSR matrix of the same shape with sorted indices.
 Matrix = Any
@@ -26,6 +26,7 @@ class Purpose(IntEnum):
 
     INITIAL_VALUES = 1
     BATCHES = 2
+    SWEEPS = 3
 
 
 def random_stream(seed: int, purpose: Purpose, *position: int) -> np.random.Generator:

@@ -9,7 +9,7 @@ from eps.ml.models.base import Model, PenaltyRule
 from eps.ml.optim import OptimizerSettings
 
 #: Options of single models -> the library's model with that option.
-_MODEL_OPTIONS = {"hidden": "dnn", "huber_delta": "robust", "rank": "mf"}
+_MODEL_OPTIONS = {"hidden": "dnn", "huber_delta": "robust", "rank": "mf", "topics": "lda"}
 #: Constants of single optimizers.
 _CONSTANTS = {"momentum": "momentum", "beta1": "adam", "beta2": "adam"}
 _INSTEAD = {"l1": "use linear, or lasso with --l1", "l2": "use linear, or ridge with --l2"}
@@ -50,6 +50,11 @@ def check_given(model: type[Model], optimizer: str, given: Collection[str]) -> N
     for name, needed in _MODEL_OPTIONS.items():
         if name in given and name not in model.options:
             raise ConfigError(f"{name} is given, but {model.__name__.lower()} has no such option: it is for {needed}")
+    for name in ("optimizer", "learning_rate"):
+        if name in given and model.adds:
+            raise ConfigError(
+                f"{name} is given, but {model.__name__.lower()} has no gradient to step along: leave it out"
+            )
     for name, needed in _CONSTANTS.items():
         if name in given and optimizer != needed:
             raise ConfigError(f"{name} is given, but optimizer is {optimizer!r}: it is for {needed}")

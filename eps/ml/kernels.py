@@ -33,7 +33,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import source_hash
+from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any
 from zipimport import zipimporter
@@ -119,6 +119,11 @@ def compiled() -> Kernels | None:
 def active() -> Kernels | None:
     """Return the latest result of :func:`compiled`; cached, because reading the environment costs a small kernel."""
     return _active
+
+
+def are_possible() -> bool:
+    """Return whether Numba is installed and ``EPS_KERNELS`` permits it, whatever the size of the model."""
+    return _choice() != "numpy" and find_spec("numba") is not None
 
 
 def unsigned(positions: Positions) -> NDArray[Any]:

@@ -43,6 +43,8 @@ class TensorSpec:
     init_scale: float = 0.0
     #: Row j (first axis) belongs to input feature j, so sparse data needs only the rows of its features.
     rows_are_features: bool = False
+    #: Row j belongs to sample j of the training data, in the order of the splits: only the split of the sample uses it.
+    rows_are_samples: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -51,8 +53,8 @@ class TensorSpec:
             raise ConfigError(f"tensor {self.name!r} has shape {self.shape}, but every axis must be at least 1")
         if not (math.isfinite(self.init_scale) and self.init_scale >= 0):
             raise ConfigError(f"tensor {self.name!r} has init_scale {self.init_scale}, but must be finite and >= 0")
-        if self.rows_are_features and not self.shape:
-            raise ConfigError(f"tensor {self.name!r} is a single number and has no rows for features")
+        if (self.rows_are_features or self.rows_are_samples) and not self.shape:
+            raise ConfigError(f"tensor {self.name!r} is a single number and has no rows for features or samples")
 
     @property
     def size(self) -> int:
@@ -131,24 +133,30 @@ class KeySpace:
         edges = [i * self.num_blocks // num_partitions * self.block_keys for i in range(num_partitions)]
         return tuple(zip(edges, [*edges[1:], self.num_keys], strict=True))
 
-    def touched_keys(self, features: Int64Array) -> Int64Array:
-        """Return the keys needed by data with these features, in increasing order.
+    def touched_keys(self, features: Int64Array, samples: tuple[int, int] = (0, 0)) -> Int64Array:
+        """Return the keys needed by data with these features and samples, in increasing order.
 
         Parameters
         ----------
         features : ndarray, shape (d_local,), int64
             Increasing, without repeats.
+        samples : (int, int)
+            Samples [start, stop).
 
         Returns
         -------
         ndarray of int64
-            The rows of those features in every tensor with ``rows_are_features``, and all keys of the others.
+            The rows of those features in every tensor with ``rows_are_features``, those of the samples in every tensor
+            with ``rows_are_samples``, and all keys of the others.
         """
         parts: list[Int64Array] = []
         for tensor, start in zip(self.tensors, self.offsets, strict=False):
             if tensor.rows_are_features:
                 first = start + np.asarray(features, dtype=np.int64) * tensor.row_size
                 parts.append((first[:, np.newaxis] + np.arange(tensor.row_size, dtype=np.int64)).reshape(-1))
+            elif tensor.rows_are_samples:
+                low, high = (start + sample * tensor.row_size for sample in samples)
+                parts.append(np.arange(low, high, dtype=np.int64))
             else:
                 parts.append(np.arange(start, start + tensor.size, dtype=np.int64))
         return np.concatenate(parts)
@@ -191,7 +199,7 @@ class KeySpace:
 
     def unpack(self, flat: Float32Array) -> dict[str, Float32Array]:
         """Return the tensors as views into ``flat``, shape (P,)."""
-        return self._unpack(flat, None)
+        return self._unpack(flat, None, 0)
 
     def pack(self, params: Mapping[str, Float32Array]) -> Float32Array:
         """Return the tensors concatenated, shape (P,), float32; a single tensor is not copied.
@@ -201,26 +209,26 @@ class KeySpace:
         TrainingError
             A tensor is missing, unknown, or has another shape than the model declares.
         """
-        return self._pack(params, None)
+        return self._pack(params, None, 0)
 
-    def unpack_local(self, flat: Float32Array, num_local_features: int) -> dict[str, Float32Array]:
-        """Return views into values that are in the order of :meth:`touched_keys` of ``num_local_features`` features."""
-        return self._unpack(flat, num_local_features)
+    def unpack_local(self, flat: Float32Array, num_features: int, num_samples: int = 0) -> dict[str, Float32Array]:
+        """Return views into values in the order of :meth:`touched_keys` of so many features and samples."""
+        return self._unpack(flat, num_features, num_samples)
 
-    def pack_local(self, params: Mapping[str, Float32Array], num_local_features: int) -> Float32Array:
+    def pack_local(self, params: Mapping[str, Float32Array], num_features: int, num_samples: int = 0) -> Float32Array:
         """Return one array in the order of :meth:`touched_keys`; raises like :meth:`pack`."""
-        return self._pack(params, num_local_features)
+        return self._pack(params, num_features, num_samples)
 
-    def _shape(self, tensor: TensorSpec, num_local_features: int | None) -> tuple[int, ...]:
-        if num_local_features is None or not tensor.rows_are_features:
+    def _shape(self, tensor: TensorSpec, num_features: int | None, num_samples: int) -> tuple[int, ...]:
+        if num_features is None or not (tensor.rows_are_features or tensor.rows_are_samples):
             return tensor.shape
-        return (num_local_features, *tensor.shape[1:])
+        return (num_features if tensor.rows_are_features else num_samples, *tensor.shape[1:])
 
-    def _unpack(self, flat: Float32Array, num_local_features: int | None) -> dict[str, Float32Array]:
+    def _unpack(self, flat: Float32Array, num_features: int | None, num_samples: int) -> dict[str, Float32Array]:
         params: dict[str, Float32Array] = {}
         position = 0
         for tensor in self.tensors:
-            shape = self._shape(tensor, num_local_features)
+            shape = self._shape(tensor, num_features, num_samples)
             stop = position + math.prod(shape)
             params[tensor.name] = flat[position:stop].reshape(shape)
             position = stop
@@ -228,13 +236,13 @@ class KeySpace:
             raise ValueError(f"{flat.size} values given, but the tensors have {position} keys")
         return params
 
-    def _pack(self, params: Mapping[str, Float32Array], num_local_features: int | None) -> Float32Array:
+    def _pack(self, params: Mapping[str, Float32Array], num_features: int | None, num_samples: int) -> Float32Array:
         unknown = sorted(set(params) - {tensor.name for tensor in self.tensors})
         if unknown:
             raise TrainingError(f"the model returned {', '.join(unknown)}, which tensors() does not declare")
         parts: list[Float32Array] = []
         for tensor in self.tensors:
-            shape = self._shape(tensor, num_local_features)
+            shape = self._shape(tensor, num_features, num_samples)
             if tensor.name not in params:
                 raise TrainingError(f"the model returned no array for tensor {tensor.name!r}")
             array = np.asarray(params[tensor.name], dtype=np.float32)

@@ -95,6 +95,8 @@ class Optimizer:
     slots: ClassVar[tuple[str, ...]] = ()
     #: Whether steps with the same inputs are equal at every clock, if the rate does not decay.
     time_invariant: ClassVar[bool] = True
+    #: Whether a step takes the sum of a clock's contributions instead of their mean.
+    takes_sum: ClassVar[bool] = False
     #: Number of its compiled step.
     rule: ClassVar[int]
 
@@ -239,6 +241,18 @@ class Sgd(Optimizer):
         w -= at.rate * _with_l2(w, grad, at.l2)
         if not _is_off(at.l1):
             _shrink(w, at.rate * at.l1)
+
+
+class Add(Sgd):
+    """Adds the sum of a clock's contributions, ``w += g``; the rule of models with ``Model.adds``.
+
+    Exact for whole numbers that float32 and the grid can hold.
+    """
+
+    takes_sum = True
+
+    def rate(self, clock: int, rate_scale: float) -> float:
+        return -1.0
 
 
 class Momentum(Optimizer):

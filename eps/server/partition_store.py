@@ -329,6 +329,7 @@ class PartitionStore:
         #: Copied here because every request needs it.
         self._bsp = settings.bsp
         self._idle_changes_nothing = optimizer.idle_step_changes_nothing()
+        self._takes_sum = optimizer.takes_sum
         self.clock = settings.first_clock
         #: Counts the changes of the values, from 1; a follower's may be ahead of its owner's, never behind.
         self.version = self._previous_version = 1
@@ -402,7 +403,7 @@ class PartitionStore:
             pushes.close()
             self._measure(exponents, clock)
             return UpdateData(np.empty(0, np.float32), None, exponents, 1.0)
-        closed, samples, gradient = pushes.total, max(1, pushes.samples), None
+        closed, samples, gradient = pushes.total, 1 if self._takes_sum else max(1, pushes.samples), None
         assert closed is not None
         exponents = closed.next_exponents(clock) if isinstance(closed, ClockSum) else self.exponents
         self._previous_version = self.version

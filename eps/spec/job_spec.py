@@ -61,12 +61,13 @@ class JobSpec(Table, frozen=True):
     }
 
     # What is trained.
-    model: Annotated[str, "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, mf or path.py:Class", "NAME"] = (
-        "logistic"
-    )
+    model: Annotated[
+        str, "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, mf, lda or path.py:Class", "NAME"
+    ] = "logistic"
     hidden: Annotated[str, "dnn: sizes of the hidden layers, as in 128,64", "N,N"] = "128"
     huber_delta: Annotated[float, "robust: residuals beyond this count linearly"] = 1.0
     rank: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "mf: factors of each user and item; 0 takes 16"] = 0
+    topics: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "lda: number of topics; 0 takes 20"] = 0
     model_options: Annotated[str, "options of a user's own model as JSON, as in '{\"rank\": 8}'", "JSON"] = ""
     intercept: Annotated[bool, "train an intercept; it is never penalised"] = True
     # On what.

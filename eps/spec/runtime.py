@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from eps.ml.batches import batch_share
 from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
-from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
+from eps.ml.optim import Add, Optimizer, OptimizerSettings, make_optimizer
 from eps.net.messages.exchange import Lean
 from eps.spec.job_spec import DEFAULT_PARTITIONS, JobSpec
 from eps.storage.atomic import with_checksum
@@ -40,9 +41,9 @@ class DataShape:
     """What a job must know of its data set beside the splits themselves."""
 
     num_features: int
-    #: 2 or more for classifiers, 1 for regressions.
+    #: 2 or more for classifiers, 1 for regressions, the number of tokens for topics.
     num_outputs: int
-    #: Rows of each split.
+    #: Samples of each split: rows, or tokens for topics.
     split_rows: tuple[int, ...]
     sparse: bool
     #: Rows of the test set; 0 where there is none.
@@ -187,13 +188,22 @@ class Runtime:
     @cached_property
     def optimizer(self) -> Optimizer:
         """The servers' update rule."""
-        return make_optimizer(optimizer_settings(self.spec))
+        settings = optimizer_settings(self.spec)
+        return Add(settings) if self.model.adds else make_optimizer(settings)
 
     @cached_property
     def shares(self) -> tuple[int, ...]:
         """Samples that each split draws at every clock."""
         size = self.spec.batch_size
         return batch_share("full" if size == "full" else int(size), self.shape.split_rows)
+
+    def samples_of(self, split: int) -> tuple[int, int]:
+        """Return [start, stop) of a split's samples among those of all splits."""
+        return self._sample_bounds[split], self._sample_bounds[split + 1]
+
+    @cached_property
+    def _sample_bounds(self) -> tuple[int, ...]:
+        return tuple(accumulate(self.shape.split_rows, initial=0))
 
     @cached_property
     def longest_partition(self) -> int:
@@ -238,9 +248,10 @@ def identity(runtime: Runtime) -> dict[str, Any]:
     spec = runtime.spec.values()
     data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
     found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
-    if not runtime.spec.rank:
+    for name in ("rank", "topics"):
         # Checkpoints of earlier versions do not have it.
-        del found["rank"]
+        if not found[name]:
+            del found[name]
     model = {"model": _model_of(runtime.spec)}
     return {**found, **model, "parameters": runtime.key_space.num_keys, "content of its splits": data}
 
@@ -289,8 +300,7 @@ def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
 def model_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options of the settings' model, by the names that its class declares."""
     known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
-    if spec.rank:
-        known["rank"] = spec.rank
+    known.update({name: value for name, value in (("rank", spec.rank), ("topics", spec.topics)) if value})
     options = {name: known[name] for name in load_model(spec.model).options if name in known}
     if spec.model_options:
         options.update(_own_options(spec.model_options))
@@ -324,11 +334,24 @@ def check_model(spec: JobSpec) -> None:
     """
     cls, options = load_model(spec.model), model_options(spec)
     if spec.model in MODELS:
-        outputs = {"binary": 2, "multiclass": 2, "regression": 1}[cls.task_for(options)]
+        outputs = {"binary": 2, "multiclass": 2}.get(cls.task_for(options), 1)
         make_model(spec, 1, outputs)
     elif cls.__init__ is Model.__init__:
         # One with an __init__ of its own may treat options in its own way, and may need the real sizes.
         cls.check_options(options)
+    if cls.adds:
+        _check_adds(spec)
+
+
+def _check_adds(spec: JobSpec) -> None:
+    """Refuse settings that a model with changes instead of a gradient cannot have."""
+    for name, value, needed in (
+        ("consistency", spec.training.consistency, "bsp"), ("reproducible", spec.training.reproducible, True),
+        ("init", spec.training.init, ""), ("batch_size", spec.batch_size, "full"), ("test", spec.test, ""),
+        ("folds", spec.folds, 0), ("normalize", spec.normalize, "none"), ("l1", spec.l1, 0.0), ("l2", spec.l2, 0.0),
+    ):  # fmt: skip
+        if value != needed:
+            raise ConfigError(f"{name} is {value!r}, but must be {needed!r} for model {spec.model}: leave it out")
 
 
 def memory_bytes(runtime: Runtime) -> int:

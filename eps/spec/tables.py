@@ -34,7 +34,10 @@ class Reading(Table, frozen=True):
     """How the data is read."""
 
     format: Annotated[
-        str, "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams), ratings (user, item, rating) or sklearn", "NAME"
+        str,
+        "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams), ratings (user, item, rating), docword, ldac (both "
+        "counts of words) or sklearn",
+        "NAME",
     ] = "auto"
     label_column: Annotated[
         str, "column with the label in dense text: auto, first, last, a number or a name", "NAME|N"

@@ -20,7 +20,7 @@ from eps.core.messages import SplitResult
 from eps.data.splitfile import SplitData
 from eps.errors import ProtocolError
 from eps.ml import kernels
-from eps.ml.arrays import distinct
+from eps.ml.arrays import Purpose, distinct, random_stream
 from eps.ml.batches import draw
 from eps.ml.grid import Blocks, check_finite
 from eps.ml.metrics import EvalSums
@@ -54,7 +54,7 @@ class ActiveSet:
         self._touched: dict[int, np.ndarray] = {}
         for split, data in self.splits.items():
             if data.features is not None and space.has_feature_rows:
-                self._touched[split] = space.touched_keys(data.features)
+                self._touched[split] = space.touched_keys(data.features, runtime.samples_of(split))
         if runtime.sparse:
             merged = [*self._touched.values()]
             self.keys = distinct(np.concatenate(merged)) if merged else np.empty(0, np.int64)
@@ -403,7 +403,8 @@ def _split_gradient(
     where = active.positions[split]
     flat = _at(parameters.values, where)
     local = data.X.shape[1]
-    params = space.unpack_local(flat, local)
+    samples = runtime.shape.split_rows[split]
+    params = space.unpack_local(flat, local, samples)
     share, rows = runtime.shares[split], data.num_rows
     features, target = data.X, data.y
     if share < rows:
@@ -414,8 +415,12 @@ def _split_gradient(
     else:
         # Overflow means divergence; it shows as a loss or gradient that is not finite, which is checked later.
         with np.errstate(over="ignore", invalid="ignore"):
-            loss_sum, gradients = model.loss_and_gradient(params, features, target)
-        gradient = space.pack_local(gradients, local)
+            if model.adds:
+                stream = random_stream(runtime.spec.seed, Purpose.SWEEPS, split, max(0, clock))
+                loss_sum, gradients = model.sweep(params, features, stream)
+            else:
+                loss_sum, gradients = model.loss_and_gradient(params, features, target)
+        gradient = space.pack_local(gradients, local, samples)
     if runtime.spec.training.on_divergence == "continue":
         gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
     evaluation = evaluate(runtime, data, params) if runtime.spec.evaluate_at(clock) else ()
@@ -428,10 +433,11 @@ def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tupl
     for split, data in active.splits.items():
         where = active.positions[split]
         flat = _at(parameters.values, where)
-        params = runtime.key_space.unpack_local(flat, data.X.shape[1])
+        samples = runtime.shape.split_rows[split]
+        params = runtime.key_space.unpack_local(flat, data.X.shape[1], samples)
         with np.errstate(over="ignore", invalid="ignore"):
             loss_sum = runtime.model.loss(params, data.X, data.y) if data.num_rows else 0.0
-        results.append(SplitResult(split, data.num_rows, float(loss_sum), evaluate(runtime, data, params)))
+        results.append(SplitResult(split, samples, float(loss_sum), evaluate(runtime, data, params)))
     return tuple(results)
 
 

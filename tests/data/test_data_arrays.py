@@ -162,3 +162,14 @@ def test_what_cannot_be_trained_on_is_refused(
     with pytest.raises(error, match=message), array_files(settings, lambda: home):
         pass
     assert not list(home.iterdir())
+
+
+def test_rows_for_a_model_that_ignores_labels_need_none(home: Path) -> None:
+    with array_files({"data": X, "model": "lda"}, lambda: home, needs_labels=False) as values:
+        raw = load(values["data"], labels_optional=True)
+    assert raw.num_rows == len(X) and raw.y is not None and not raw.y.any()
+    with (
+        pytest.raises(ConfigError, match="labels is missing, but data is an array"),
+        array_files({"data": X}, lambda: home),
+    ):
+        pass

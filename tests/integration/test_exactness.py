@@ -118,6 +118,16 @@ def test_ratings_with_ten_changes_have_the_bits_of_one_worker_and_one_server(hom
     assert model.predict([(int(pairs[0, 0]), int(pairs[0, 1]))]).tolist() == found[:1].tolist()
 
 
+def test_topics_with_ten_changes_have_the_bits_of_one_worker_and_one_server(
+    home: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    data, exported = shared_data / "lda" / "kos" / "docword.kos.txt.gz", tmp_path / "model.npz"
+    check_elastic({"data": str(data), "model": "lda", "topics": 10, "iterations": 90, "export": str(exported)})
+    model = read_model(exported)
+    assert model.feature_names[0] == "aarp" and model.tensors["word_topics"].shape == (6906, 10)
+    assert model.tensors["word_topics"].sum() == model.tensors["topics"].sum() == 467_714
+
+
 def test_partitions_do_not_change_the_bits(home: Path) -> None:
     settings = {"data": "sklearn:digits", "model": "softmax", "iterations": 20}
     few = run("few", partitions=3, **settings)

@@ -124,7 +124,7 @@ def test_a_trial_that_hangs_is_ended_at_its_limit(home: Path) -> None:
 def test_a_metric_evaluated_too_rarely_is_early_feedback_once_it_is_evaluated(home: Path) -> None:
     """Until then the trial keeps its containers; it is never ended because of it."""
     tables = spec(
-        sweep={"trials": 2, "metric": "accuracy", "direction": "maximize", "feedback_iteration": 10, "threshold": 1},
+        sweep={"trials": 2, "metric": "accuracy", "direction": "maximize", "feedback_iteration": 10, "threshold": 2},
         job={"eval_every": 1000},
     )
     found = run(tables, Told([{"learning_rate": 0.1}, {"learning_rate": 0.2}]), home=home)

@@ -27,8 +27,9 @@ def trained(folder: Path, **settings: Any) -> tuple[Runtime, np.ndarray]:
     """Return a job that is computed in this process, and its model."""
     asked = JobSpec.from_dict({"workers": 1, "servers": 1, **settings})
     dataset = prepare(data_settings(asked), None, folder / "cache")
-    spec = settled(asked, dataset.num_features, len(dataset.classes) or 1)
-    runtime = Runtime("accuracy", spec, shape_of(dataset), dataset.directory, folder)
+    shape = shape_of(dataset)
+    spec = settled(asked, shape.num_features, shape.num_outputs)
+    runtime = Runtime("accuracy", spec, shape, dataset.directory, folder)
     splits = {split: dataset.load_split(split) for split in range(dataset.num_splits)}
     return runtime, train(runtime, [list(splits)], splits=splits)[0]
 

@@ -70,6 +70,7 @@ MORE_FLAGS = (
     Flag("--normalize", "l2", "l2", "sideways", "none"),
     Flag("--hidden", "64,32", "64,32", default="128"),
     Flag("--rank", "8", 8, "x", 0),
+    Flag("--topics", "8", 8, "x", 0),
     Flag("--no-intercept", None, False, default=True),
     Flag("--batch-size", "full", "full", default="full"),
     Flag("--momentum", "0.8", 0.8, "x", 0.9),
@@ -112,6 +113,7 @@ MODELS = {
     "softmax": "",
     "dnn": "",
     "mf": "",
+    "lda": "",
 }
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium")

@@ -11,6 +11,7 @@ from pathlib import Path
 from eps.errors import ConfigError
 from eps.ml.models.base import TASKS, Model, Task, encode_labels
 from eps.ml.models.dnn import Dnn
+from eps.ml.models.lda import Lda
 from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
 from eps.ml.models.mf import Mf
 from eps.ml.models.softmax import Softmax
@@ -21,6 +22,7 @@ __all__ = ["MODELS", "LinearModel", "Model", "Task", "encode_labels", "load_mode
 MODELS: dict[str, type[Model]] = {
     "dnn": Dnn,
     "lasso": Lasso,
+    "lda": Lda,
     "linear": Linear,
     "logistic": Logistic,
     "mf": Mf,
@@ -30,7 +32,7 @@ MODELS: dict[str, type[Model]] = {
     "svm": Svm,
 }
 
-#: Methods that a user's class must define.
+#: Methods that a user's class must define; with ``adds``, ``sweep`` instead of ``loss_and_gradient``.
 REQUIRED_METHODS = ("tensors", "loss_and_gradient", "decision")
 
 
@@ -77,7 +79,8 @@ def _user_class(path: Path, class_name: str) -> type[Model]:
 def _checked(found: type, where: str) -> type[Model]:
     if not issubclass(found, Model):
         raise ConfigError(f"{where} must be a subclass of eps.ml.models.Model")
-    missing = [name for name in REQUIRED_METHODS if getattr(found, name) is getattr(Model, name)]
+    required = [name.replace("loss_and_gradient", "sweep" if found.adds else name) for name in REQUIRED_METHODS]
+    missing = [name for name in required if getattr(found, name) is getattr(Model, name)]
     if missing:
         raise ConfigError(f"{where} must define {', '.join(missing)}")
     if getattr(found, "task", None) not in TASKS:

@@ -17,8 +17,8 @@ from eps.errors import ConfigError, DataError
 from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
 from eps.ml.layout import KeySpace, TensorSpec
 
-Task = Literal["binary", "multiclass", "regression"]
-TASKS: tuple[Task, ...] = ("binary", "multiclass", "regression")
+Task = Literal["binary", "multiclass", "regression", "topics"]
+TASKS: tuple[Task, ...] = ("binary", "multiclass", "regression", "topics")
 PenaltyRule = Literal["optional", "required", "refused"]
 Params = Mapping[str, Float32Array]
 
@@ -26,14 +26,15 @@ Params = Mapping[str, Float32Array]
 class Model:
     """Base class of all models.
 
-    A subclass must define ``task``, :meth:`tensors`, :meth:`loss_and_gradient` and :meth:`decision`.
+    A subclass must define ``task``, :meth:`tensors`, :meth:`loss_and_gradient` and :meth:`decision`.  One that
+    :attr:`adds` defines :meth:`sweep` and :meth:`loss` instead of :meth:`loss_and_gradient`.
 
     Parameters
     ----------
     num_features : int
         d, columns of X.
     num_outputs : int
-        k: 2 for binary, the number of classes for multiclass, 1 for regression.
+        k: 2 for binary, the number of classes for multiclass, 1 for regression, the number of tokens for topics.
     intercept : bool
         Whether the model has intercepts or biases.
     **options
@@ -49,6 +50,8 @@ class Model:
     task: ClassVar[Task]
     #: The format of the data if the user names none; "auto" detects it.
     data_format: ClassVar[str] = "auto"
+    #: Whether it has changes of its parameters instead of a gradient; servers add them without an update rule.
+    adds: ClassVar[bool] = False
     #: Names of further options -> defaults, whose type is the type of the option.
     options: ClassVar[Mapping[str, Any]] = {}
     #: Whether the model must or must not have an L1 (L2) penalty.
@@ -65,10 +68,15 @@ class Model:
         task = self.task_for(options)
         if num_features < 1:
             raise ConfigError(f"num_features is {num_features}, but must be at least 1")
-        wanted = {"binary": num_outputs == 2, "multiclass": num_outputs >= 2, "regression": num_outputs == 1}
-        if not wanted[task]:
-            rule = {"binary": "exactly 2 classes", "multiclass": "at least 2 classes", "regression": "1 output"}
-            raise ConfigError(f"{type(self).__name__} needs {rule[task]}, but num_outputs is {num_outputs}")
+        wanted = {
+            "binary": ("exactly 2 classes", num_outputs == 2),
+            "multiclass": ("at least 2 classes", num_outputs >= 2),
+            "regression": ("1 output", num_outputs == 1),
+            "topics": ("at least 1 token", num_outputs >= 1),
+        }
+        rule, fits = wanted[task]
+        if not fits:
+            raise ConfigError(f"{type(self).__name__} needs {rule}, but num_outputs is {num_outputs}")
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +128,14 @@ class Model:
         loss : float
         gradient : dict of str to ndarray, float32
             Same names and shapes as ``params``.
+        """
+        raise NotImplementedError
+
+    def sweep(self, params: Params, X: Matrix, stream: np.random.Generator) -> tuple[float, dict[str, Float32Array]]:
+        """Return the loss and the changes of the parameters, if the model :attr:`adds`.
+
+        Parameters and result are otherwise those of :meth:`loss_and_gradient`.  ``stream`` belongs to the split and the
+        clock.
         """
         raise NotImplementedError
 
