@@ -32,6 +32,9 @@ def test_the_last_line_of_a_worker_says_why_it_ended(caplog: pytest.LogCaptureFi
 class Shell:
     """What a server does, of which its writer speaks last: it gives up what it had begun."""
 
+    def close(self) -> None:
+        """Do nothing."""
+
     def __init__(self, *_: object) -> None:
         pass
 
@@ -54,6 +57,9 @@ class Session:
         self._breaking.start()
         return lambda: SimpleNamespace(name="server-1", job_json="")
 
+    def close(self) -> None:
+        """Do nothing."""
+
     def be_patient(self, _: object) -> None:
         pass
 
@@ -69,10 +75,16 @@ def test_the_last_line_of_a_server_says_why_it_ended_whatever_its_checkpoint_com
         recovery=SimpleNamespace(member_timeout_s=3.0, master_timeout_s=60.0), network=SimpleNamespace(van="")
     )
     runtime = SimpleNamespace(within=lambda job_dir: SimpleNamespace(spec=spec))
-    van = SimpleNamespace(listen=lambda *_: SimpleNamespace(address="127.0.0.1:1"), restrict_to=lambda ways: None)
+    van = SimpleNamespace(
+        listen=lambda *_: SimpleNamespace(address="127.0.0.1:1", close=lambda: None), restrict_to=lambda ways: None
+    )
     monkeypatch.setattr(Security, "of_job", lambda job_dir: None)
     monkeypatch.setattr(module, "Runtime", SimpleNamespace(from_json=lambda text: runtime))
-    for name, fake in (("NegotiatedVan", lambda security: van), ("MemberSession", Session), ("ServerShell", Shell)):
+    for name, fake in (
+        ("NegotiatedVan", lambda security, within=None: van),
+        ("MemberSession", Session),
+        ("ServerShell", Shell),
+    ):
         monkeypatch.setattr(module, name, fake)
     monkeypatch.setattr(module, "master_finder", lambda job_dir: None)
     context: Any = SimpleNamespace(job_dir=None, container_id="container-2", host="", master_address="127.0.0.1:2")
