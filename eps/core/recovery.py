@@ -88,7 +88,7 @@ class RestorePoint:
 
 
 def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> Membership | None:
-    """Return the membership without the lost members, or None if the only copy of a partition was lost.
+    """Return the membership without the lost members, or None if no usable copy of a partition is left.
 
     Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond that clock: a worker that
     computes clock c has read every partition at c, and the servers answered after the workers.
@@ -109,7 +109,7 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
         return None
     from_clock = min(min(held.next_clock) for _, held in holders)
     if settings.bsp and any(held.oldest_clock > from_clock for _, held in holders):
-        # Heirs must read that clock everywhere.
+        # Heirs must read that clock everywhere.  A copy that a plan has just sent may lack it: the job rolls back.
         holders = _holders(before, inquiry, settings, readable=from_clock)
         if holders is None:
             return None

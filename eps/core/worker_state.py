@@ -371,6 +371,12 @@ class Duties:
             return None
         return Work(self.clock, self.due_at(self.clock), self.settings.min_clock_to_read(self.clock))
 
+    def owes_before(self, work: Work) -> bool:
+        """Return whether an earlier clock of these splits is due: inherited while this one was computed (SSP, ASP)."""
+        if self.clock is None or self.clock >= work.clock:
+            return False
+        return not set(work.splits).isdisjoint(self.due_at(work.clock - 1))
+
     def computed(self, clock: int, splits: tuple[int, ...]) -> None:
         """Mark these splits of a clock as computed."""
         for split in splits:
@@ -508,16 +514,21 @@ class WorkerState:
         """The epoch and incarnation of a task that starts now."""
         return Begun(self.epoch, self.memberships.incarnation)
 
-    def is_void(self, begun: Begun, computes: bool) -> bool:
+    def is_void(self, task: Work | Confirmation, begun: Begun, computes: bool) -> bool:
         """Return whether a task must restart, because members were lost.
 
         Parameters
         ----------
+        task : Work or Confirmation
         begun : Begun
         computes : bool
-            Whether its parameters were read: then a recovery within the same incarnation does not affect it.
+            Whether its parameters were read: then a recovery within the same incarnation affects it only if an earlier
+            clock of its splits is due now.  Servers would not accept this one before.
         """
-        return begun.incarnation != self.memberships.incarnation if computes else begun.epoch != self.epoch
+        if not computes:
+            return begun.epoch != self.epoch
+        inherits = isinstance(task, Work) and self.duties.owes_before(task)
+        return inherits or begun.incarnation != self.memberships.incarnation
 
     def read_ahead(self, clock: int, splits: tuple[int, ...]) -> int | None:
         """Return the clock whose parameters can be requested with the push of ``clock``, or None.

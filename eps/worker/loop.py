@@ -250,7 +250,7 @@ class TrainingLoop:
 
     def _is_void(self, current: Round) -> bool:
         """Return whether a round must restart; called with the lock held."""
-        return self.state.is_void(current.begun, current.stage is Stage.COMPUTE)
+        return self.state.is_void(current.work, current.begun, current.stage is Stage.COMPUTE)
 
     def _begin(self) -> None:
         """Start the next round, if one is due; called with the lock held."""

@@ -244,6 +244,31 @@ def test_owner_that_was_taken_over_from_forgets_what_is_not_complete_and_refuses
     assert server.push(0, 0) == [s.RefuseStale("push")]
 
 
+@pytest.mark.parametrize("has", [False, True])
+def test_owner_that_was_taken_over_from_serves_the_newest_clock_only_where_its_follower_had_it(has: bool) -> None:
+    """Otherwise a worker would read a clock that its heir has yet to reach, perhaps after another loss."""
+    server = owner()
+    server.push(0, *ALL)
+    if has:
+        acked(server, 1)
+
+    server.step(s.MembershipArrived(0, takeover(2, (S2, S1), ((), (S2,)))))
+
+    newest = s.AnswerPull("pull", 0, 1) if has else s.RefuseStale("pull")
+    assert server.pull(0) == [s.AnswerPull("pull", 0, 0)]
+    assert server.pull(1) == [newest]
+
+
+def test_owner_that_gets_a_withheld_partition_back_serves_its_newest_clock() -> None:
+    server = owner()
+    server.push(0, *ALL)
+    server.step(s.MembershipArrived(0, takeover(2, (S2, S1), ((), (S2,)))))
+
+    server.step(s.MembershipArrived(0, takeover(3, (S1, S1), NOBODY)))
+
+    assert server.pull(1) == [s.AnswerPull("pull", 0, 1)]
+
+
 def test_server_owns_again_what_the_new_owner_was_lost_with() -> None:
     server = Server(BSP)
     server.follow()

@@ -193,13 +193,44 @@ def test_what_is_computed_counts_after_a_takeover_unless_the_job_goes_back_and_w
     goes_back: bool,
 ) -> None:
     state = whole_worker()
-    assert state.begin() == Work(0, (0, 1), 0)
+    work = state.begin()
+    assert work == Work(0, (0, 1), 0)
     begun = state.now
-    before = [state.is_void(begun, computes) for computes in (False, True)]
+    before = [state.is_void(work, begun, computes) for computes in (False, True)]
     state.on_membership(takeover(2, ALL_HERE, 0, incarnation=int(goes_back), goes_back=goes_back))
 
     assert before == [False, False]
-    assert [state.is_void(begun, computes) for computes in (False, True)] == [True, goes_back]
+    assert [state.is_void(work, begun, computes) for computes in (False, True)] == [True, goes_back]
+
+
+def test_clock_under_way_is_void_where_its_splits_owe_an_earlier_one_after_a_takeover() -> None:
+    """SSP: a plan gave split 2 to this worker from clock 3; the worker that left is lost and owed clock 2."""
+    state = whole_worker(settings=SSP)
+    state.on_membership(membership(2, 3, (W1, W1, W1, W2)))
+    for clock in range(3):
+        finish(state.duties, clock)
+    work = state.begin()
+    assert work == Work(3, (0, 1, 2), 1)
+    begun = state.now
+
+    state.on_membership(takeover(3, ALL_HERE, (3, 3, 2, 3)))
+
+    assert state.is_void(work, begun, computes=True)
+    state.end()
+    assert state.begin() == Work(2, (2,), 0)
+
+
+def test_clock_under_way_counts_where_only_other_splits_owe_an_earlier_one_after_a_takeover() -> None:
+    state = whole_worker(settings=SSP)
+    for clock in range(3):
+        finish(state.duties, clock)
+    work = state.begin()
+    assert work == Work(3, (0, 1), 1)
+
+    begun = state.now
+    state.on_membership(takeover(2, ALL_HERE, (3, 3, 2, 3)))
+
+    assert not state.is_void(work, begun, computes=True)
 
 
 def test_takeover_is_acknowledged_each_time_and_counts_once() -> None:

@@ -172,7 +172,7 @@ def client_name(served: Served, job_id: str) -> str:
     with closing(SqliteRecord(served.directory / "record.sqlite")) as record:
         for entry in record.entries():
             if isinstance(entry.event, e.JobSubmitted) and entry.event.job_id == job_id:
-                return str(entry.beside["name"])
+                return str(entry.details["name"])
     raise AssertionError(f"{job_id} is not in the record")
 
 
@@ -363,7 +363,7 @@ def test_the_log_of_a_failed_job_reaches_watching_clients(served: Served) -> Non
 
 def test_one_directory_has_one_service(served: Served, capsys: Any) -> None:
     assert cli.main(["serve", "--state", str(served.directory)]) == 2
-    assert "belongs to an H-scheduler that runs" in capsys.readouterr().err
+    assert "belongs to a running H-scheduler" in capsys.readouterr().err
 
 
 def test_clients_without_a_service_say_so(tmp_path: Path, capsys: Any) -> None:

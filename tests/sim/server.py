@@ -232,9 +232,9 @@ class SimServer(SimProcess):
                 self.report(report)
             case s.TakeSnapshot(checkpoint_id, partition, counters):
                 store = self.stores[partition]
-                # Of a clock that is not complete some may have been added to the sum, which is not kept.
-                begun = self.state.partitions[partition].clocks.arrived
-                kept = tuple(clock - (split in begun) for split, clock in enumerate(store.ledger))
+                # Of a clock that is not complete some may have been added to the sum, which is not kept.  The state may
+                # be further: a promotion copies the partition before it adds the pushes that were held.
+                kept = tuple(clock - (split in store.arrived) for split, clock in enumerate(store.ledger))
                 assert kept == counters.next_clock, "what is kept is what was applied"
                 written = self.name, checkpoint_id, partition, self.name, 8, str(store.value)
                 counted = counters.next_clock, counters.applied, counters.duplicates_refused
@@ -247,7 +247,8 @@ class SimServer(SimProcess):
     def _answer_pull(self, arrival: Arrival, partition: int, clock: int) -> None:
         store = self.stores[partition]
         asked = arrival.body.min_clock
-        if self.job.settings.bsp and clock == self.state.partitions[partition].clocks.completed - 1:
+        # The state may be further: a promotion answers what was held before it steps with the pushes that were held.
+        if self.job.settings.bsp and clock == store.clock - 1:
             if store.previous is None:
                 # A snapshot began the partition: only a delivery that nobody waits for any more asks for this.
                 arrival.reply(Failed(f"the parameters of clock {clock} are not kept"))

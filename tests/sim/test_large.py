@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.types import CoreSettings
 from tests.fakes.network import Faults
@@ -39,8 +40,15 @@ def test_large_job_that_changes_its_size_and_loses_members_and_masters_finishes_
         Change(Operation.REMOVE_WORKERS, workers // 5),
         Change(Operation.REMOVE_SERVERS, servers // 10),
     )
+
+    def ask(number: int, change: Change) -> None:
+        if job.master.state is JobState.STARTING:
+            job.at(0.25, lambda: ask(number, change))
+        else:
+            job.ask(f"change-{number}", change)
+
     for number, change in enumerate(changes):
-        job.at(1.0 + number, lambda n=number, c=change: job.ask(f"change-{n}", c))
+        job.at(1.0 + number, lambda n=number, c=change: ask(n, c))
     victims = ("worker-2", "server-3", "worker-5", "server-6")
     for number, name in enumerate(victims):
         job.at(1.5 + number, lambda victim=name: job.kill(victim))

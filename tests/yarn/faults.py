@@ -173,7 +173,7 @@ def refused_submissions() -> None:
     launch = Launch("true")
     for submission, words in (
         (Submission("x", launch, Resource(128, 1), queue="nope"), ("nope", "yarn queue -list")),
-        (Submission("x", launch, Resource(900_000, 1)), ("900000", "ask for less memory")),
+        (Submission("x", launch, Resource(900_000, 1)), ("900000", "request less memory")),
         (Submission("x", launch, Resource(128, 1), label="gold"), ("label",)),
     ):
         with pytest.raises(ConfigError) as found:
