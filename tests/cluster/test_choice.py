@@ -1,4 +1,4 @@
-"""Which backend a job's containers come from."""
+"""The backend of a job's containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers of a Docker engine: what is asked of it, and what becomes of what it says or does not say."""
+"""Containers of a Docker engine: requests to the engine, and its answers, errors and silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Docker engine that does not answer: what becomes of the job and its containers."""
+"""A job and its containers while the Docker engine does not answer."""
 
 from __future__ import annotations
 

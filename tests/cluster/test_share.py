@@ -1,4 +1,4 @@
-"""What one job has of an application's containers: limits, names, and what a new master counts on."""
+"""One job's share of an application's containers: limits, names, and the containers of a new master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor decides, on values."""
+"""The supervisor's decisions."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def replaced(state: SupervisorState, pid: int, now_s: float) -> list[Action]:
 
 
 def silence(state: SupervisorState, begin_s: float, end_s: float) -> list[Action]:
-    """Let the loop look as often as it does while nobody says anything."""
+    """Let the loop look as often as without messages."""
     found: list[Action] = []
     now_s = begin_s
     while now_s < end_s:

@@ -1,4 +1,4 @@
-"""What an application master decides about its containers, event by event."""
+"""An application master's decisions about its containers, event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application master decides about its containers, against a cluster that plays dice."""
+"""An application master's decisions about its containers, against a random cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided before Java starts; what Java does is in tests/yarn."""
+"""Decisions before Java starts; tests/yarn tests Java itself."""
 
 from __future__ import annotations
 

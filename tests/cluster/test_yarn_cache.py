@@ -1,4 +1,4 @@
-"""What jobs on YARN share is brought to the cluster once, whoever comes at the same time."""
+"""Files that jobs on YARN share are uploaded once, even by concurrent jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What YARN would refuse of a job, or never grant it, is found before anything is prepared; nothing else is."""
+"""Requests that YARN would refuse or never grant are found before any preparation; no others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who submits to YARN from outside, and asks it: what needs Java is a process of its own."""
+"""A client that submits to YARN and queries it: Java runs in a process of its own."""
 
 from __future__ import annotations
 

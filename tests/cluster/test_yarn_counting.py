@@ -1,4 +1,4 @@
-"""Whether YARN counts cores: told by what it makes of its own limits, else by the files of whoever asks."""
+"""Whether YARN counts cores, by its reported limits, else by the client's configuration."""
 
 from __future__ import annotations
 

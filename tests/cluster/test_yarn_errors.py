@@ -1,4 +1,4 @@
-"""What went wrong in Hadoop, in one sentence that says what to do."""
+"""Errors of Hadoop as one sentence that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How containers of YARN ended, in words."""
+"""Exit statuses of YARN's containers, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room that nobody else seems to want: what an application master makes of its headroom."""
+"""Idle capacity, as an application master derives it from its headroom."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def beat(
     completed: tuple[Completed, ...] = (),
     preempted: bool = False,
 ) -> dict[str, int]:
-    """Take a heartbeat and return the room that there is then."""
+    """Process a heartbeat and return the idle capacity after it."""
     message = Preemption(negotiable=(CONTAINER,)) if preempted else None
     found.on_allocated(AllocateResult(granted, completed, preemption=message, headroom=headroom), now_s)
     return found.room(now_s)
@@ -65,7 +65,7 @@ def beat(
 def test_room_is_what_has_been_free_all_the_while() -> None:
     found = allocation()
     beat(found, 1.0)
-    # What is free for a moment only somebody else takes.
+    # Capacity that is free for a moment only goes to another application.
     more = [beat(found, at_s, Resource(8192, 8) if at_s == 15.0 else FREE) for at_s in (5.0, 11.0, 15.0, 16.0)]
     assert more[1:] == [{"worker": 4, "server": 2}] * 3
     assert beat(found, 17.0, Resource(1024, 1)) == {"worker": 1}
@@ -104,7 +104,7 @@ def test_cores_count_only_where_yarn_counts_them() -> None:
 
 @pytest.mark.parametrize("headroom", [None, Resource(64, 1)])
 def test_where_yarn_tells_of_no_room_one_is_tried_after_a_longer_while(headroom: Resource | None) -> None:
-    """Above its queue's own share an application is told of next to nothing."""
+    """Above its queue's share an application sees almost no headroom."""
     found = allocation()
     early = [beat(found, at_s, headroom) for at_s in (1.0, 12.0, 19.5)]
     assert early == [{}] * 3

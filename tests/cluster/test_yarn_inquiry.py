@@ -1,4 +1,4 @@
-"""How long YARN may not know an application before it counts as forgotten."""
+"""The time after which an application that YARN does not know counts as forgotten."""
 
 from __future__ import annotations
 

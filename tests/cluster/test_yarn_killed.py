@@ -1,4 +1,4 @@
-"""What an application master makes of those that it killed for their silence: they hung, or their machines are lost."""
+"""Members that an application master killed for their silence: they hung, or their machines are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of an application that has ended and left no word of its own, by what YARN says of it."""
+"""The outcome of an application that left no results, as YARN reports it."""
 
 from __future__ import annotations
 

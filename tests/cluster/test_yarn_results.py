@@ -1,4 +1,4 @@
-"""What a job on YARN leaves in its folder while it runs, so that it is known of one which YARN ends from outside."""
+"""The files that a running job on YARN keeps in its folder, for the case that YARN kills it."""
 
 from __future__ import annotations
 

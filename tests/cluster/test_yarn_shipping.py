@@ -1,4 +1,4 @@
-"""What is brought to the cluster: the same files give the same bytes; what YARN would refuse is refused before."""
+"""Uploads to the cluster: the same files give the same bytes; files that YARN would refuse are refused before."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CLIENT: Any = SimpleNamespace(user="ada")
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address at which nobody listens, and nobody begins to."""
+    """An address without a listener, now and later."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What is left of a submission that did not come through: nothing that runs and that nobody knows of."""
+"""A failed submission leaves no unknown application behind."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ REPLACE_S, DRAIN_AGAIN_S = (RETRIES[purpose][0] for purpose in (Purpose.REPLACE,
 
 
 class ScriptedMaster:
-    """Drives a ``Job`` and answers for everybody else; time moves by a millisecond with each event."""
+    """Drives a ``Job`` and answers for all other processes; time moves by a millisecond with each event."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ScriptedMaster:
         return self._take(self.state.start(self.now_s))
 
     def start(self) -> None:
-        """Bring everybody up; the job runs afterwards."""
+        """Register all members; the job runs afterwards."""
         self.request_containers()
         for name in sorted(self.state.members.by_name):
             self.register(name)
@@ -159,7 +159,7 @@ class ScriptedMaster:
         return m.Inventory(name, recovery.number, partitions=partitions)
 
     def answer_inventories(self, clock: int = 0) -> None:
-        """Let everybody who is left say that it is at one clock."""
+        """Let all remaining members report the same clock."""
         recovery = self.state.recovery.inquiry
         assert recovery is not None
         for name in recovery.survivors(self.membership):
@@ -232,7 +232,7 @@ REMOVE_WORKER, REMOVE_SERVER = Change(Operation.REMOVE_WORKERS, 1), Change(Opera
 
 
 def starting(iterations: int = 100, triggers: tuple[Trigger, ...] = (), followers: int = 0) -> ScriptedMaster:
-    """Three workers, two servers, six splits, four partitions: nobody is up yet."""
+    """Three workers, two servers, six splits, four partitions: no member has registered yet."""
     settings = CoreSettings(6, 4, iterations, reproducible=False, followers=followers)
     return ScriptedMaster(settings, 3, 2, triggers)
 

@@ -1,4 +1,4 @@
-"""Which changes are possible, and how they are written."""
+"""The possible changes, and their syntax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a checkpoint is ordered, and how it ends: the job master's part."""
+"""The job master's part of a checkpoint: when it is ordered, and how it ends."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_earlier_ones_are_removed_only_when_the_job_knows_that_the_new_one_is_co
     while not master.commands(e.FinishCheckpoint)[1:]:
         train(master, clock)
         clock += 1
-    # It is complete on disk, and before the job hears of that it goes back to the first one.
+    # It is complete on disk, but the job rolls back to the first one before it hears of that.
     commands = driver.roll_back(2, first.clock, master.now_s)
     assert e.DiscardCheckpoint(1, second.clock) in commands
     master.step(e.CheckpointDone(second.checkpoint_id))
@@ -220,7 +220,7 @@ def test_server_that_is_past_the_clock_skips_the_checkpoint() -> None:
     assert [c for c in master.last if isinstance(c, e.DiscardCheckpoint)] == [e.DiscardCheckpoint(1, order.clock)]
     driver = driver_of(master)
     assert driver.pending is None and driver.counts["skipped"] == 1 and driver.error == ""
-    # Whatever the others still say of it is old.
+    # Later reports of the other servers about it are void.
     master.report(written(order, 0))
     following, _ = train_until_ordered(master, clock)
     assert following.checkpoint_id > order.checkpoint_id and driver.pending is not None and not driver.pending.parts
@@ -233,7 +233,7 @@ def test_what_a_checkpoint_waits_for_is_told_until_something_is_written() -> Non
     assert pending is not None and checkpoints_entry(master.state)["waits"] == ""
     away = m.CheckpointPartWaits("server-2", order.checkpoint_id, 1, "hdfs://lake/w: cannot be written for now: why")
     master.report(written(order, 0))
-    # Of another checkpoint, or of what is written, it is old.
+    # About another checkpoint, or a written part, it is void.
     master.report(replace(away, checkpoint_id=order.checkpoint_id + 1))
     master.report(replace(away, partition=0))
     assert checkpoints_entry(master.state)["waits"] == ""

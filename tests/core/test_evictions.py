@@ -65,7 +65,7 @@ def outcomes(master: ScriptedMaster) -> dict[MemberId, EvictionOutcome]:
 
 
 def managed() -> ScriptedMaster:
-    """Return a running job whose size is somebody else's to decide: three workers, two servers."""
+    """Return a running job whose size a scheduler decides: three workers, two servers."""
     master = ScriptedMaster(CoreSettings(6, 4, 100, reproducible=False), 3, 2, managed=True)
     master.start()
     return master
@@ -170,7 +170,7 @@ def test_change_that_is_committed_is_finished_first() -> None:
 
 
 def test_change_that_waits_comes_after_the_drain_and_members_know_it_for_the_later_one() -> None:
-    """What members have of a plan with a lower number is void."""
+    """Members ignore a plan with a lower number."""
     master = running()
     first = master.ask(ADD_WORKER)
     waiting = master.ask(ADD_SERVER)
@@ -460,7 +460,7 @@ def test_member_that_is_warned_while_the_job_starts_is_drained_when_it_runs() ->
 
 @pytest.mark.parametrize("iterations", [3, 4])
 def test_nothing_is_drained_once_the_last_iteration_is_granted(iterations: int) -> None:
-    """Whether the measurement after it is granted too does not matter."""
+    """It does not matter whether the measurement after it is granted, too."""
     master = running(iterations)
     trained(master, 2)
     granted = master.state.progress.horizon

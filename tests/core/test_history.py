@@ -1,4 +1,4 @@
-"""What was measured is kept in columns, and comes out as it went in."""
+"""Measurements are kept in columns, and read back unchanged."""
 
 from __future__ import annotations
 

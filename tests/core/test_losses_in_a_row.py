@@ -1,4 +1,4 @@
-"""What a job may believe after members were lost: copies, sizes, progress."""
+"""A job's copies, sizes and progress after several losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 from tests.core.scripted import ScriptedMaster, running
 
 S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
-#: What is said of the snapshot of plan 1.
+#: The report about the snapshot of plan 1.
 SENT = m.PartitionSent(S1, 1, 0, 8, "sum")
 
 
@@ -48,7 +48,7 @@ def test_a_copy_counts_when_it_has_all_that_workers_were_told_is_applied() -> No
 def test_a_copy_counts_when_it_has_all_that_workers_have_read() -> None:
     """Found by simulation: one that had left was beyond the clock from which others took over when the owner was lost.
 
-    BSP: what was pushed while the snapshot travels is in parameters that are served, and nobody keeps it any more.
+    BSP: pushes during the transfer of the snapshot are in served parameters, and no worker keeps them any more.
     """
     settings = CoreSettings(2, 1, 50, followers=1)
     addresses = {name: Address(name, 1) for name in (S1, S2, W1)}
@@ -217,7 +217,7 @@ def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
     (first,) = master.state.recovery.goings_back
     assert (first.clock, first.to, first.unreadable) == (25, 20, "")
     assert first.lost == {"worker-1": "signal 9", S2: "signal 9"}
-    # Somebody ends before all have gone back, and the rest cannot.
+    # A member exits before all have rolled back, and the others cannot.
     master.lose("worker-2")
     master.answer_inventories()
     master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
@@ -230,7 +230,7 @@ def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
     assert (back.clock, back.to) == (25, 10) and list(back.lost) == ["worker-1", S2, "worker-2"]
     assert back.unreadable == "server-1 cannot read checkpoint 0001-00000020: it is damaged"
     assert {(loss.back_to, loss.outcome) for loss in master.state.recovery.losses} == {(10, LossOutcome.ROLLED_BACK)}
-    # One that has begun again goes back another time.
+    # The restored job rolls back once more.
     incarnation = master.membership.incarnation
     results = tuple(m.SplitResult(split, 1, 1.0) for split in range(6))
     for clock in range(10, 13):
@@ -269,7 +269,7 @@ def inventory(master: ScriptedMaster, name: str, next_clock: tuple[int, ...], *r
 
 @pytest.mark.parametrize("resumed", [True, False])
 def test_what_a_checkpoint_has_further_is_measured_again_although_somebody_is_lost_before(resumed: bool) -> None:
-    """Servers have split 0 at clock 42, and nobody the results of clocks 40 and 41."""
+    """Servers have split 0 at clock 42, but no member has the results of clocks 40 and 41."""
     master = begun_at_a_checkpoint(resumed=resumed)
     incarnation = master.membership.incarnation
     master.report(m.ClockReported(W2, 40, (m.SplitResult(1, 1, 1.0),), incarnation))

@@ -217,7 +217,7 @@ def test_losses_with_complete_clocks_between_them_never_end_a_job() -> None:
     assert master.state.state is JobState.RUNNING
 
 
-# ---- nobody is left of a role
+# ---- no member of a role is left
 
 
 @pytest.mark.parametrize("role", Role)
@@ -325,7 +325,7 @@ def test_reports_of_an_earlier_incarnation_do_not_count() -> None:
 
 
 def test_loss_while_a_job_goes_back_makes_it_go_back_once_more() -> None:
-    """What members hold then is of two incarnations."""
+    """Then members hold data of two incarnations."""
     master = running()
     trained(master, 2)
     master.lose("server-2")
@@ -449,7 +449,7 @@ def test_member_that_leaves_hears_who_takes_over_until_it_has_acknowledged() -> 
 
 
 def test_member_that_leaves_and_was_released_is_not_told_who_takes_over() -> None:
-    """Found by simulation: it owes nothing more, and may be told to end at the same time."""
+    """Found by simulation: it owes nothing more, and may be released at the same time."""
     master = protected()
     master.ask(REMOVE_WORKER)
     master.acknowledge_lists()
@@ -466,7 +466,7 @@ def test_member_that_leaves_and_was_released_is_not_told_who_takes_over() -> Non
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_server_that_leaves_is_lost_as_long_as_a_worker_waits_for_its_last_answer(answered: bool) -> None:
-    """Found by simulation: the worker repeats the request to that server, which is gone, and nobody asks it to stop."""
+    """Found by simulation: the worker repeats the request to that server, and no process tells it to stop."""
     master = protected()
     plan = master.ask(REMOVE_SERVER)
     master.acknowledge_lists()

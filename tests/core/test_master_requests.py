@@ -299,7 +299,7 @@ def test_newcomer_has_its_time_to_register_from_when_it_got_its_container() -> N
     master.launch("worker-5")
     master.tick(REGISTRATION_PATIENCE_S - 1.0)
     waiting = plan.phase
-    # Told again what is known: nothing begins anew.
+    # A repeated report of a known launch changes nothing.
     master.launch("worker-5")
     master.tick(1.0)
 
@@ -349,7 +349,7 @@ def test_a_change_says_what_it_waits_for_and_for_how_long() -> None:
 
 
 def test_what_a_change_cost_is_settled_when_an_iteration_has_ended_since() -> None:
-    """The one that is under way may be held up for longer than anybody knows yet."""
+    """The iteration in progress may still be delayed further."""
     master = running()
     master.clock(-1)
     master.clock(0)

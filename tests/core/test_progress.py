@@ -190,7 +190,7 @@ def test_one_long_interval_is_the_pause() -> None:
 
 
 def test_an_outage_before_a_plan_is_no_pause_of_it() -> None:
-    """Who asks for a change while the cluster is away is heard when it is back."""
+    """A change requested while the cluster is unreachable is processed when it answers again."""
     completed_s = [1.0, 2.0, 3.0, 4.0, 104.2, 105.2, 106.3]
 
     pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s=104.0, end_s=106.0)

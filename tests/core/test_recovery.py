@@ -1,4 +1,4 @@
-"""Who takes over from lost members, and from which clock on: decided on values."""
+"""Recovery decides who takes over from lost members, and from which clock."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_without_bound_each_split_begins_with_the_first_clock_that_some_partitio
 
 
 def test_follower_that_has_nothing_is_not_counted_on() -> None:
-    """What it was told before was lost on its way."""
+    """The message before it was lost."""
     before = membership()
     recovery = recovered(before, ["worker-1"])
     owned = tuple(h for h in recovery.inventories["server-2"].partitions if h.holding is Holding.OWNER)
@@ -325,7 +325,7 @@ def test_heirs_have_the_fewest_splits_and_before_others_a_copy() -> None:
 
 
 def test_heirs_of_any_losses_have_every_split_once_and_copies_only_where_they_are() -> None:
-    """Every table of four splits on three workers, every set of survivors."""
+    """Plays every table of four splits on three workers, with every set of survivors."""
     names = WORKERS
     survivors = list(chain.from_iterable(combinations(names, n) for n in (1, 2, 3)))
     for number in range(3**4):

@@ -1,4 +1,4 @@
-"""What a job master says that takes over from another, on values."""
+"""The commands of a job master that takes over from another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADD_WORKER = Change(Operation.ADD_WORKERS, 1)
 
 
 def restart(master: ScriptedMaster, generation: int = 2, without: tuple[str, ...] = ()) -> list[e.Command]:
-    """Let another process take over; everybody runs that was launched, but for ``without``."""
+    """Let another process take over; all launched members run, except ``without``."""
     records = master.state.members.by_name.values()
     pids = {r.container: r.pid for r in records if r.launched and r.name not in without}
     return [c for c in master.step(e.MasterRestarted(generation, pids)) if not isinstance(c, e.Journal)]
@@ -175,7 +175,7 @@ def test_a_member_that_has_heard_another_master_of_the_same_generation_ends_the_
     restart(master)
     for _ in range(3):
         master.tick()
-    # Nobody had logged that the one before took over, and this one has come further meanwhile.
+    # The log lacks that the master before took over, and this one has progressed meanwhile.
     attach(master, "worker-1", 2, master.state.masters.steps - 2)
     assert is_ended_by(master, "worker-1")
 

@@ -1,4 +1,4 @@
-"""What is tried again: orders that nobody acknowledges, less and less often; changes that failed, by one policy."""
+"""Retries: unacknowledged orders back off; failed changes follow one policy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_order_that_is_acknowledged_within_a_second_is_said_once() -> None:
 
 
 def test_job_in_which_nothing_happens_says_little() -> None:
-    """A grant has no answer, so it is said again for ever."""
+    """A grant has no answer, so it is repeated for ever."""
     master = running()
     master.sent(object)
     said_within(master, 60.0)

@@ -1,4 +1,4 @@
-"""The job master when it is preempted: others get the room, and it grows back when nobody wants that any more."""
+"""A preempted job leaves the capacity to others, and grows back when they no longer want it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, REPLACE_S
 from tests.core.test_evictions import carry_on, drains, managed, outcomes, warn
 from tests.core.test_master_recovery import replacements, trained
 
-#: Room that is no limit.
+#: Headroom without a limit.
 PLENTY = {Role.WORKER: 9, Role.SERVER: 9}
 
 
@@ -30,7 +30,7 @@ def preempted(*names: MemberId) -> ScriptedMaster:
 
 
 def see(master: ScriptedMaster, fits: dict[Role, int]) -> None:
-    """Say that there is room, once the job asks for it."""
+    """Report headroom once the job asks for it."""
     for _ in range(100):
         if master.state.looks_for_room:
             break
@@ -40,7 +40,7 @@ def see(master: ScriptedMaster, fits: dict[Role, int]) -> None:
 
 
 def regain(master: ScriptedMaster) -> Plan:
-    """Return the plan by which members come back into room that is no limit."""
+    """Return the plan by which the job grows back with unlimited headroom."""
     see(master, PLENTY)
     return master.driver.plan
 

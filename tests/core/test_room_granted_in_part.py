@@ -18,13 +18,13 @@ from tests.core.test_evictions import carry_on, warn
 from tests.core.test_restart import restart
 from tests.core.test_room_for_others import returns, see
 
-#: Room that has been free for so long nobody else waits for.
+#: Capacity that has been free for this long has no other requests.
 QUIET_S = 15.0
 TICK_S = 0.25
 
 
 class Pool:
-    """Room of which each node grants one container a second, to whoever has waited longest, as YARN does."""
+    """Capacity of which each node grants one container a second, the oldest request first, as YARN does."""
 
     def __init__(self, master: ScriptedMaster, nodes: int, free: int, seen: int | None = None) -> None:
         self.master = master
@@ -254,7 +254,7 @@ def test_newcomer_that_is_preempted_while_others_are_granted_has_all_of_them_sta
 
 
 def restored(master: LoggedMaster, path: Path) -> None:
-    """Have another process take the job over, from what is logged."""
+    """Let another process restore the job from its log."""
     assert master.log is not None
     master.log.close()
     found = StateLog(path).restore()

@@ -1,4 +1,4 @@
-"""What a server does with each request, event by event."""
+"""A server's commands for each request, event by event."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_bsp_pull_gets_exactly_the_version_that_it_asked_for() -> None:
 
 
 def test_bsp_pull_of_the_version_before_is_answered_until_the_next_clock_begins() -> None:
-    """Who pushes to a clock has read every partition at it: then nobody needs the version before."""
+    """A worker that pushes to a clock has read every partition at it: no worker needs the version before."""
     server = Server(BSP)
     server.push(0, *ALL)
 
@@ -274,7 +274,7 @@ def test_order_that_comes_again_repeats_the_report_only() -> None:
 
 
 def test_a_server_says_to_whom_and_for_which_plan_it_still_sends() -> None:
-    """What sends the arrays stops where nothing is to be sent any more."""
+    """The sender of the arrays stops when there is nothing more to send."""
     server = Server(BSP)
     server.follow(plan_id=2)
     asked = [(2, "server-2"), (1, "server-2"), (3, "server-2"), (2, "server-1")]

@@ -1,4 +1,4 @@
-"""What a server does with standing followers, when others were lost, and when the job goes back."""
+"""A server with standing followers, after losses of others, and when the job rolls back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_bsp_push_is_acknowledged_at_once_and_kept_by_who_pushed() -> None:
 
 @pytest.mark.parametrize("settings", [SSP, ASP])
 def test_stale_push_is_acknowledged_when_every_follower_in_sync_has_it(settings: CoreSettings) -> None:
-    """Nobody keeps what was acknowledged."""
+    """No process keeps acknowledged updates."""
     server = owner(settings)
 
     first, second = server.push(0, 0, request="first"), server.push(0, 1, request="second")
@@ -103,7 +103,7 @@ def test_stale_push_is_acknowledged_when_every_follower_in_sync_has_it(settings:
 
 @pytest.mark.parametrize("settings", [SSP, ASP])
 def test_server_that_gave_a_partition_away_acknowledges_again_what_its_next_owner_has(settings: CoreSettings) -> None:
-    """Found by simulation: the promotion has a number, and nobody acknowledges it."""
+    """Found by simulation: the promotion has a number, and no follower acknowledges it."""
     server = owner(settings)
     server.push(0, 0)
     server.step(s.MembershipArrived(1, followed(2, (S2, S1), ((), (S2,)))))
@@ -203,7 +203,7 @@ def test_follower_owns_at_once_what_its_owner_was_lost_with() -> None:
 
 
 def test_updates_that_overtook_a_lost_one_are_refused() -> None:
-    """Whoever computed them keeps them: they are pushed to the new owner."""
+    """The worker that computed them keeps them, and pushes them to the new owner."""
     server = follower()
     server.update(1, 1, plan_id=0)
 
@@ -356,7 +356,7 @@ def test_server_that_leaves_tells_what_workers_measured_where_one_of_them_was_lo
 
 
 def test_owner_that_is_killed_between_applying_and_forwarding_takes_nothing_with_it_that_was_served() -> None:
-    """Nobody has read the clock that went with it, and everybody who contributed to it pushes again."""
+    """No worker has read the lost clock, and all that contributed to it push again."""
     lost, heir = owner(), follower()
     lost.push(0, *ALL)
     heir.update(0, 0, plan_id=0)
@@ -482,7 +482,7 @@ def test_inventory_leaves_out_results_that_the_master_has() -> None:
 
 
 def test_what_a_lost_worker_pushed_after_the_inventory_is_told_when_others_take_over() -> None:
-    """Its heir is told that the clock is complete, and measures nothing: the master would wait for the result."""
+    """Its heir learns that the clock is complete, and measures nothing: the master would wait for the result."""
     server = owner()
     server.push(0, 0, 1)
     server.state.inventory(1, 0)

@@ -1,4 +1,4 @@
-"""Who counts as lost: silence, broken streams, and a watcher that was itself not running."""
+"""Lost members: silence, broken streams, and a watcher that was itself suspended."""
 
 from __future__ import annotations
 

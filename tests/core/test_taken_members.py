@@ -1,4 +1,4 @@
-"""Which ends of members end a job: those of its own making soon, those that the cluster has made never."""
+"""Repeated crashes of members end a job; containers that the cluster takes never do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def begun(*names: str) -> ScriptedMaster:
 
 
 def start(master: ScriptedMaster) -> None:
-    """Let everybody register that a job waits for; it runs afterwards."""
+    """Register all members that a job waits for; it runs afterwards."""
     for name in NAMES:
         master.register(name)
     master.acknowledge()

@@ -1,4 +1,4 @@
-"""What a plan moves, as the job master sees it: ordered, loaded where a copy is there, failed."""
+"""The transfers of a plan in the job master: ordered, loaded from a copy, failed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_change_that_failed_in_transfer_may_be_asked_again() -> None:
 
 @pytest.mark.parametrize("change", [ADD_SERVER, REMOVE_SERVER], ids=str)
 def test_server_that_cannot_be_sent_a_partition_after_the_commit_is_given_up(change: Change) -> None:
-    """The new owner lacks updates that nobody can send any more."""
+    """The new owner lacks updates that no process can send any more."""
     master = running()
     up_to(master, change, Phase.COMMITTED)
     move = master.driver.transfer.partition_moves[0]
@@ -112,7 +112,7 @@ def test_transfer_that_fails_without_a_server_that_is_here_changes_nothing_after
 
 @pytest.mark.parametrize("change", [ADD_WORKER, REMOVE_WORKER], ids=str)
 def test_split_that_fails_after_the_commit_changes_nothing(change: Change) -> None:
-    """Every split was there before the commit: only an acknowledgement got lost."""
+    """Every split had arrived before the commit: only an acknowledgement was lost."""
     master = running()
     up_to(master, change, Phase.COMMITTED)
 
@@ -125,7 +125,7 @@ def test_split_that_fails_after_the_commit_changes_nothing(change: Change) -> No
 
 @pytest.mark.parametrize("change", EVERY_CHANGE, ids=str)
 def test_transfer_that_fails_once_everybody_has_switched_changes_nothing(change: Change) -> None:
-    """Nothing that the plan moves is missing anywhere; it may have been the last acknowledgement that got lost."""
+    """All transfers of the plan are complete; possibly only the last acknowledgement was lost."""
     master = running()
     up_to(master, change, Phase.SWITCHED)
 

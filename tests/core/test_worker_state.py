@@ -1,4 +1,4 @@
-"""What a worker may compute next."""
+"""The splits and clocks that a worker may compute next."""
 
 from __future__ import annotations
 

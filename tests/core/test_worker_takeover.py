@@ -1,4 +1,4 @@
-"""What a worker does again, and what not, when members were lost."""
+"""The work that a worker repeats after losses of members."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_clocks_at_which_every_split_here_is_further_are_left_out() -> None:
 
 
 def test_heir_does_again_what_a_second_loss_took_from_where_the_first_had_left_it() -> None:
-    """Found by simulation: an owner had it, its follower not yet, and whoever had pushed it was lost before."""
+    """Found by simulation: an owner had it, its follower not yet, and the worker that had pushed it was lost before."""
     state = worker(settings=SSP)
     state.computed(0, (0, 1))
     state.on_membership(takeover(2, (W1, W1, W1, W3), (0, 0, 1, 1)))

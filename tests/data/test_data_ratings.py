@@ -1,4 +1,4 @@
-"""Ratings as files and arrays: the same rows whatever the format, and splits by user."""
+"""Ratings as files and arrays: the same rows in every format, and splits by user."""
 
 from __future__ import annotations
 

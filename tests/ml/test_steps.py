@@ -1,4 +1,4 @@
-"""Compiled steps against the NumPy code that they stand for: the same bits, whatever the values."""
+"""Compiled steps against the NumPy code that they replace: the same bits for all values."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_last_part_may_be_added_by_the_step(name: str, kind: str, parts: int, mo
                 closed = added_in_parts(kind, parts, rng, is_last)
                 gradient = step_out_of_place(optimizer, closed, 7, before, after, slots, 0, None, keep_gradient)
                 found.append([after, *slots, *([] if gradient is None else [gradient])])
-                # Whoever reads the sum itself gets all of it, before and after.
+                # A read of the sum itself is complete, before and after.
                 found[-1].append(np.abs(closed.sum).astype(np.float32))
         for other in found[1:]:
             assert_same_bits([found[0], other], f"{parts} parts, gradient kept: {keep_gradient}")

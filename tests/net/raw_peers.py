@@ -1,4 +1,4 @@
-"""Peers of a van that do not use the van: they say whatever a test wants, and notice how it is taken."""
+"""Peers of a van that do not use the van: they send what a test wants, and record the reaction."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def end_sending(sock: socket.socket) -> None:
 
 
 def shake_hands(sock: socket.socket, transport: str, security: Security = TOKEN) -> None:
-    """Do a connector's handshake."""
+    """Perform a connector's handshake."""
     handshake = ConnectorHandshake(security.token, transport)
     sock.sendall(handshake.challenge())
     sock.sendall(handshake.proof(receive(sock, ANSWER_BYTES)))
@@ -213,7 +213,7 @@ def proven(address: Address, transport: str, security: Security = TOKEN) -> sock
 
 
 def accept_handshake(sock: socket.socket, transport: str, security: Security = TOKEN, greets: bool = True) -> None:
-    """Do a listener's handshake."""
+    """Perform a listener's handshake."""
     handshake = ListenerHandshake(security.token, transport)
     sock.sendall(handshake.answer(receive(sock, CHALLENGE_BYTES)))
     handshake.check(receive(sock, PROOF_BYTES))

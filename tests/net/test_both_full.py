@@ -43,7 +43,7 @@ def test_requests_and_replies_beyond_the_limits_of_both_ends_pass(way: str) -> N
         began_s = time.monotonic()
         try:
             for number in range(MESSAGES):
-                # Nobody reads replies before all requests have been posted: a worker's thread does so.
+                # No thread reads replies before all requests are posted, as in a worker.
                 replies.request(number, connection, large(number))
             found = {}
             while (answer := replies.next(SOON_S)) is not None:

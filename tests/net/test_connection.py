@@ -93,7 +93,7 @@ def test_a_reply_that_comes_while_its_request_is_armed_leaves_nothing_armed(conn
 
 
 class FailingArena(Arena):
-    """Has room for a number of copies, and fails in a way that nobody foresees."""
+    """A memory that fits a number of copies, and then fails with an unexpected error."""
 
     copies_left = 0
 
@@ -177,7 +177,7 @@ def test_a_connection_is_closed_soon_although_another_thread_waits_for_room(
         asking = threading.Thread(target=ask)
         asking.start()
         eventually(lambda: connection._requests._lending.locked(), "it waits for room")
-        # An array of a reply that is gone, which the peer is to be told of.
+        # An array of a dropped reply, which must be returned to the peer.
         connection.replies.returned.append(1)
         began_s = time.monotonic()
         connection.close()

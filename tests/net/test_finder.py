@@ -1,4 +1,4 @@
-"""Members of a job on a cluster look for its next master without being a burden on the store where it says so."""
+"""Members of a job on a cluster look for its next master without a high load on the store of its address."""
 
 from __future__ import annotations
 

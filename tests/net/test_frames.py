@@ -1,4 +1,4 @@
-"""Frames: whatever comes in, a message or a FrameError comes out, and memory stays within the limits."""
+"""Frames: any input gives a message or a FrameError, and memory stays within the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every port of the data plane is fed what no member sends; it costs the sender its own connection and nobody else."""
+"""Garbage on every port of the data plane costs the sender its own connection, and no other member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the shared-memory transport has: descriptors, segments and leases of a peer that lies about them."""
+"""Wrong descriptors, segments and leases from a peer of the shared-memory transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that come in pieces, with waits between: nobody waits for the rest but who has nothing else to do."""
+"""Messages that arrive in pieces: only a thread without other work waits for the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way two members take when they meet, and what becomes of those that do not belong together."""
+"""The transport that two members agree on, and the refusal of members of other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes of a job on one host know each other by: the folder of their sockets; and the job's token."""
+"""Authentication on one host: the folder of a job's sockets, and the job's token."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def ours(request: pytest.FixtureRequest, tmp_path: Path) -> Security:
 
 @pytest.fixture
 def address(ours: Security) -> Iterator[Address]:
-    """Where a server listens in the folder."""
+    """The address of a server in the folder."""
     assert ours.sockets is not None
     ours.sockets.parent.mkdir()
     server, found = rpc.serve(register, security=ours)

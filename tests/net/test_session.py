@@ -27,7 +27,7 @@ from eps.pb.control_pb2_grpc import MemberSessionServicer, add_MemberSessionServ
 from eps.system.waits import wait_for
 
 DEADLINE_S = 30.0
-#: Beats come often, and nobody loses patience, where a test is about something else.
+#: Frequent heartbeats and long timeouts, for tests of other subjects.
 CALM = Patience(silence_s=60.0, master_s=60.0, beat_s=0.02)
 
 
@@ -36,7 +36,7 @@ def clock_report(clock: int) -> m.ClockReported:
 
 
 class Gathered:
-    """What happened, in order; threads wait for it."""
+    """A list of events, in order; threads wait for entries."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -415,7 +415,7 @@ def test_lost_members_words_do_not_count_any_more(cast: Cast) -> None:
 
 
 def test_a_process_that_is_there_although_its_container_has_ended_is_told_to_end(cast: Cast) -> None:
-    """Whoever looked after it was lost, and nobody else ends it."""
+    """The process that started it was lost, and no other one ends it."""
     master = cast(StandIn(1))
     member = cast(Member(master.place))
     member.welcome()

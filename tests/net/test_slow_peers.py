@@ -1,4 +1,4 @@
-"""Peers that say nothing, stop halfway or do not read: it costs them their connection, and nobody else a wait."""
+"""Peers that send nothing, stop halfway or do not read lose their connection, and delay no other peer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.net.raw_peers import (
 
 #: More than the buffers of any socket here.
 LARGE_BYTES = 24 * MIB
-#: Ending takes no longer than this, whatever the peers do.
+#: Closing takes no longer than this for any behaviour of the peers.
 END_S = 8.0
 WAYS = ["tcp", "unix", "shm"]
 
@@ -89,7 +89,7 @@ def ports(way: str, security: Security = TOKEN, limits: Limits | None = None) ->
     port = Port(way, van, van.listen(large_or_echo))
     yield port
     port.close()
-    # Whoever still holds the port must not hold the shared memory of the van.
+    # A reference to the port must not keep the shared memory of the van.
     port.van = port.listener = None
 
 

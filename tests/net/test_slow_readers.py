@@ -1,4 +1,4 @@
-"""Replies that a peer does not take: whoever gives them has those of others to give, and does not wait."""
+"""Replies that a peer does not read: the sender does not wait, since it has replies for others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_peer_that_does_not_read_holds_up_no_answer_to_another(way: str) -> No
 
 @pytest.mark.parametrize("way", WAYS)
 def test_more_answers_than_may_wait_reach_a_peer_that_reads(way: str) -> None:
-    """What a worker asks in many messages is complete at once."""
+    """Many requests of a worker are complete at once."""
     kept = Kept(Message(b"", tuple(np.zeros(4000) for _ in range(10))))
     with nothing_left(spare_descriptors=8), listening(way, kept) as (van, listener):
         connection = van.connect(listener.address, DEADLINE_S)

@@ -1,4 +1,4 @@
-"""When a peer that takes what is sent too slowly, or not at all, is lost; and what else ends a writer."""
+"""Timeouts of peers that read too slowly or not at all, and other ends of a writer."""
 
 from __future__ import annotations
 

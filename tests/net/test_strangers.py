@@ -1,4 +1,4 @@
-"""Who knocks without the token: it costs neither the disk nor a place."""
+"""Connections without the token use neither log space nor a slot."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 @pytest.fixture
 def address(ours: TlsFiles) -> Iterator[Address]:
-    """Where a server with TLS listens."""
+    """The address of a server with TLS."""
     handler = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
     service = grpc.method_handlers_generic_handler("test.Service", {"Echo": handler})
     server, found = rpc.serve(

@@ -1,4 +1,4 @@
-"""The stream to a follower: it ends once, and what is refused as taken over holds up nothing else."""
+"""The stream to a follower: it ends once, and a refusal after a takeover delays no other stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 10.0
 
 
 class Follower:
-    """A follower that keeps updates and acknowledges them when the test says so."""
+    """A follower that keeps updates and acknowledges them on the test's order."""
 
     def __init__(self) -> None:
         self.van = InProcessVan()

@@ -1,18 +1,17 @@
 """A network as the real one is, with the real shells of workers, and servers that send as theirs do.
 
-A connection delivers in order and completely until it breaks; a break fails every request that is outstanding on it,
-and what had arrived before is still worked off.  Messages of different connections overtake each other.  Sessions with
-the master are such connections, too, and live as long as their process.  Nothing is sent again but what ``eps.server``,
-``eps.worker`` and ``eps.master`` send again:
+A connection delivers in order and completely until it breaks.  A break fails its outstanding requests; messages that
+had arrived before are still processed.  Messages of different connections overtake each other.  Sessions with the
+master are such connections, too, and live as long as their process.  Processes repeat only what ``eps.server``,
+``eps.worker`` and ``eps.master`` repeat:
 
 - the master repeats orders whose effect is missing (``Job``, every ``RESEND_S``);
 - a worker sends the parts of an exchange again, by the newest route, when the connection broke, a part was refused, or
   the reply left without them;
 - a server whose stream to a follower breaks reports ``TransferFailed``, as does a worker whose split does not arrive.
 
-What this mode proves is that these few repeats are enough: no job waits for ever, whatever overtakes what and whatever
-breaks, and its model is still that of the oracle.  :mod:`tests.sim.hostile` asks more of the core, and of the shells
-nothing.
+This mode proves that these few repeats are enough, for every order of messages and every break: no job waits for ever,
+and its model is that of the oracle.  :mod:`tests.sim.hostile` demands more of the core, and does not use the shells.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ BREAK_WITHIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """How often connections break: probabilities for each request."""
+    """Probabilities that connections break, for each request."""
 
     #: On a connection of a worker to a server.
     exchange: float = 0.0

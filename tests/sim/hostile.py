@@ -1,9 +1,9 @@
 """A network that loses, repeats and reorders every message; processes repeat everything until it is answered.
 
-This is harsher than anything that the real processes meet, and they do not behave like this: they send nothing again
-that a connection has taken.  What it proves is a property of the core alone: every order, report and request is
-idempotent, may come late, twice and in any order, and whatever has no acknowledgement is derived again from what is
-missing (:mod:`tests.sim.faithful` is the mode that plays the real shells).
+This is harsher than a real network.  Real processes also behave differently: they never repeat what a connection has
+accepted.  The mode proves a property of the core alone.  Every order, report and request is idempotent, and may arrive
+late, twice and in any order; an order without acknowledgement is derived again from what is missing.  The mode with the
+real shells is :mod:`tests.sim.faithful`.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class HostileStream:
 
 
 class HostileServer(HostileProcess, SimServer):
-    """A server that sends a snapshot again when it is told to again."""
+    """A server that sends a snapshot again if the order is repeated."""
 
     def make_stream(self, plan_id: int, to: MemberId, address: Address) -> HostileStream:
         return HostileStream(self, address)

@@ -85,7 +85,7 @@ class SimJob:
     breaks : Breaks, optional
         Given: the faithful mode, where ``faults`` should only delay.  Not given: the hostile mode.
     managed : bool
-        Somebody else decides about the job's size.
+        Whether a scheduler decides the job's size.
     tiers : mapping, optional
         Number of containers of each tier: each has a worker and a server.
     """
@@ -195,7 +195,7 @@ class SimJob:
         return any(membership.takes_over for membership in self.master.members.memberships)
 
     def parts_of(self, checkpoint: str) -> Mapping[int, m.CheckpointPartWritten]:
-        """Return the parts of a checkpoint by their partitions; none where the job goes back to its seed."""
+        """Return the parts of a checkpoint by their partitions; none if the job restarts from its seed."""
         assert not checkpoint, f"no checkpoint is taken here, but {checkpoint} is to be restored"
         return {}
 
@@ -237,10 +237,10 @@ class SimJob:
         return commands
 
     def _check_going_back(self, before: Membership, inquiry: Inquiry | None, completed: int) -> None:
-        """Assert that a job loses clocks only where it must.
+        """Assert that a job loses clocks only if an owner was lost, or if it was already rolling back.
 
-        That is where an owner was lost, where it was going back already, and under BSP where a plan has just sent some
-        partition with the newest version only, while another one has not reached that clock: heirs cannot read it.
+        Under BSP a plan that has just sent a partition with only its newest version is a third reason, if another
+        partition has not reached that clock: then heirs cannot read the copy.
         """
         after, recovery = self.master.membership, self.master.recovery
         if after is not None and after.goes_back and not before.goes_back and completed > max(0, after.from_clock):
@@ -476,7 +476,7 @@ class SimJob:
         assert set(self._requested) == self._exited
 
     def _check_memberships(self) -> None:
-        """Who computed a split is who the membership in force at that clock says."""
+        """Assert that each split was computed by the worker that the membership of its clock names."""
         for (_, clock, split), worker in self.worked.items() if not self.taken_over else ():
             at = [v for v in self.master.members.memberships if v.from_clock <= clock][-1]
             assert at.splits.active[split] == worker, f"split {split} of clock {clock} on {worker}"

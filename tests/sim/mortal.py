@@ -1,8 +1,8 @@
 """A job whose master dies at random moments and is restored from its log.
 
-What a restored state has not done is what the commands of the last event would have done: in the lossy mode the master
-dies before it executes them.  Its members register again, as the real ones do when the next master is there; clients
-that have no answer ask again.  What they say to have heard is known to it.
+In the lossy mode the master dies before it executes the commands of its last event, so the restored state lacks their
+effects.  Members register again, as the real ones do with the next master.  Clients without an answer repeat their
+request.  The restored state knows the orders that members report as received.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.sim.process import SimProcess
 
 #: Members find the next master within this time.
 FIND_S = 0.2
-#: Masters that die in one job.  Whatever members say again after a death is a chance of the next: where there are many
+#: Masters that die in one job.  Each message that members repeat after a death may cause the next: with many
 #: members, deaths would never end.
 MOST_DEATHS = 40
 
@@ -126,7 +126,7 @@ class MortalJob(SimJob):
 
     def _tell(self, seat: str, act: Callable[[SimProcess], None]) -> None:
         record = self.master.members.by_seat.get(seat)
-        # Orders are told to processes that have not found this master yet, too: they have heard none of it.
+        # Orders also go to processes that have not found this master yet: those do not receive them.
         if record is not None and record.generation == self.master.masters.generation:
             # Before it is there.
             self._heard[seat] = self.master.masters.generation, self.master.masters.steps

@@ -51,7 +51,7 @@ class SimProcess:
             self.net.after(0.01, lambda: self.job.on_process_ended(self.seat, reason))
 
     def vanish(self) -> None:
-        """End at once and let nobody know."""
+        """Crash without a message."""
         self.alive = False
 
     # ---- control plane
@@ -71,7 +71,7 @@ class SimProcess:
             self.on_order(order)
 
     def before_end(self, reason: str) -> None:
-        """Check what must be true of a process that is told to end."""
+        """Check what must be true of a process that gets the order to end."""
 
     def on_order(self, order: m.Order) -> None:
         raise NotImplementedError

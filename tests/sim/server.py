@@ -35,7 +35,7 @@ from tests.sim.wire import (
 
 @dataclass
 class Store:
-    """The stand-in for a partition's arrays, with its own account of what was added."""
+    """The stand-in for a partition's arrays, with its own record of added gradients."""
 
     value: int
     #: Per split, the next clock to be added; kept here independently of the state under test.
@@ -81,7 +81,7 @@ class SimServer(SimProcess):
         self._streams: dict[tuple[int, MemberId], Stream] = {}
         self._snapshots: dict[tuple[int, int], Snapshot] = {}
         self._promoted: set[tuple[int, int]] = set()
-        #: What was said of the checkpoint that was ordered last.
+        #: Reports about the parts of the last ordered checkpoint.
         self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
         self._checkpoint = 0
         #: Parts of the checkpoint with which the last membership began, by partition.

@@ -1,4 +1,4 @@
-"""Whole jobs that take checkpoints while they change their size: whatever is complete is what the oracle says."""
+"""Whole jobs that take checkpoints while they change their size: complete checkpoints agree with the oracle."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.sim.job import Chaos, SimJob
 from tests.sim.random_jobs import faithful_job, schedule, schedule_crashes
 from tests.tiers import until_met
 
-#: A newcomer that does not register is waited for for a minute; several may be.
+#: A job waits a minute for a newcomer that does not register, and may meet several.
 LIMIT_S = 900.0
 
 
@@ -64,7 +64,7 @@ def test_same_seed_gives_the_same_run() -> None:
 def crashing(seed: int) -> SimJob:
     """Return a random job whose members crash, played to its end."""
     random = Random(seed)
-    # Containers come: a job that has nobody left waits for them as long as it takes.
+    # Containers arrive: a job without members waits for them without a limit.
     job = faithful_job(seed, followers=random.choice((0, 1, 1)), patient=True)
     schedule(random, job)
     schedule_crashes(random, job)

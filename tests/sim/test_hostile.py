@@ -15,7 +15,7 @@ from tests.fakes.network import RELIABLE, Faults
 from tests.sim.job import Chaos, SimJob
 from tests.sim.random_jobs import hostile_job, schedule, schedule_crashes
 
-#: Requests that nobody answers are sent again for long.
+#: Unanswered requests are repeated for a long time.
 LIMIT_S = 300.0
 
 
@@ -42,7 +42,7 @@ def test_same_seed_gives_the_same_run() -> None:
 def crashing(seed: int) -> SimJob:
     """Return a random job whose members crash, played to its end."""
     random = Random(seed)
-    # Containers come: a job that has nobody left waits for them as long as it takes.
+    # Containers arrive: a job without members waits for them without a limit.
     job = hostile_job(seed, followers=random.choice((0, 1, 1)), patient=True)
     schedule(random, job)
     schedule_crashes(random, job)

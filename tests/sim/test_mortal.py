@@ -121,7 +121,7 @@ def test_a_job_whose_next_master_misses_what_nobody_could_log_ends_and_says_so(
 class ForgottenMasterJob(ForgetfulJob):
     """A job of whose masters one can log nothing; those whom it speaks to find only the next but one.
 
-    The next one takes its generation: nobody knows that it was there.
+    The next one takes its generation: no process knows of the one before.
     """
 
     #: Containers that find the one that can log nothing, once it is there.

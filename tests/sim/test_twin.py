@@ -41,7 +41,7 @@ PLAN = 1
 
 
 class Line:
-    """What is said arrives at once."""
+    """A network that delivers at once."""
 
     def send(self, action: Callable[[], None]) -> None:
         action()
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass
 class StubJob:
-    """What a simulated server asks of its job, where nothing goes wrong around it."""
+    """The part of a job that a simulated server uses, without faults."""
 
     runtime: Runtime
     reports: list[object] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What travels on the simulated data plane, and the arithmetic that stands in for arrays.
+"""Messages of the simulated data plane, and the arithmetic that replaces arrays.
 
 A partition's parameters are one integer modulo a prime.  A contribution depends on every parameter that the split read,
 so that one lost, repeated or misplaced update changes every value after it.
@@ -115,7 +115,7 @@ class SplitCopy:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a worker sends to one server in one message."""
+    """One message of a worker to a server."""
 
     parts: tuple[Push | Pull, ...]
 
@@ -176,4 +176,4 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Nobody listens there, or the connection broke; never on the wire."""
+    """No process listens, or the connection broke; never sent as a message."""

@@ -28,7 +28,7 @@ from tests.sim.wire import PRIME, Again, Failed, Passed, Pull, Pulled, Push, Pus
 
 #: No simulated exchange is given up: a job that hangs runs into the limit of its test.
 ENDLESS = Patience(exchange_s=1e9, routing_s=1e9)
-#: Nothing that is due later is waited for.
+#: Seconds: a worker does not wait for events due later than this.
 LATEST_S = 3000.0
 NO_MAXIMA = np.empty(0, np.float32)
 #: How often a part of a sum is there already when the whole arrives, as after a crash.
@@ -53,7 +53,7 @@ class Value(int):
 
 @dataclass(eq=False)
 class SimContribution:
-    """What some splits give at a clock, from a digest of everything that was read for it."""
+    """The contribution of some splits at a clock, from a digest of all values read for it."""
 
     clock: int
     splits: tuple[int, ...]
@@ -114,7 +114,7 @@ class SimComputation:
             self.values[answer.partition] = int(value)
 
     def drop_splits(self) -> None:
-        """Nothing is computed as parameters come."""
+        """Do nothing: this program computes nothing while parameters arrive."""
 
     def finish(self) -> SimContribution:
         assert self.complete, "computed without all parameters"

@@ -1,4 +1,4 @@
-"""Whose a folder of checkpoints outside of a job's directory is, and when it goes."""
+"""Ownership of a checkpoint folder outside of a job's directory, and its removal."""
 
 from __future__ import annotations
 

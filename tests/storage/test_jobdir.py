@@ -122,7 +122,7 @@ def test_a_job_that_is_being_replaced_counts_as_running_all_the_while(
     rmtree = shutil.rmtree
 
     def refuse_others(path: Path, *details: Any) -> None:
-        # The checkpoints of a large job take their time; somebody resumes it meanwhile.
+        # Deleting the checkpoints of a large job takes time; another client resumes it meanwhile.
         with pytest.raises(JobExistsError, match="'svm' is running"):
             JobLock(job.lock)
         removed.append(path)
@@ -160,7 +160,7 @@ def test_a_lock_file_that_has_gone_is_nobodys_lock(tmp_path: Path, monkeypatch: 
     with pytest.raises(JobExistsError, match="'svm' is running"):
         JobLock(job.lock)
     others[0].close()
-    # One that nobody holds is taken in its place.
+    # A lock that no process holds is replaced.
     before_the_next_lock(monkeypatch, lambda: (replace(), others[1].close()))
     with JobLock(job.lock) as mine:
         assert os.path.samestat(os.fstat(mine.fileno()), job.lock.stat()) and job.is_running()
@@ -259,7 +259,7 @@ def test_the_cache_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
 def test_a_job_that_stopped_before_its_end_gives_way_only_to_one_that_begins_anew(
     tmp_path: Path, checkpoints: int
 ) -> None:
-    """Without a checkpoint ``eps resume`` starts it from its seed: what it was to train is not lost either."""
+    """Without a checkpoint ``eps resume`` starts it from its seed, so its settings must not be lost either."""
     job, lock = create_job_dir("crashed", tmp_path)
     note_settings(job)
     for number in range(checkpoints):

@@ -30,7 +30,7 @@ def files(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> FakeHadoopFiles:
     address = hdfs.data_address
 
     def data_address(op: str, excluded: str) -> str:
-        # As a NameNode that has noticed: it leads nobody to a DataNode.
+        # As a NameNode that knows of the loss: it redirects no client to a DataNode.
         return address(op, ",".join(hdfs.data_nodes) if found.without_data_nodes else excluded)
 
     monkeypatch.setattr(hdfs, "data_address", data_address)
@@ -73,7 +73,7 @@ def test_a_log_outlives_the_only_data_node_and_the_next_master_has_all_of_it(
     files.without_data_nodes = False
     log.snapshot(b"whole")
     log.append(b"three")
-    # It is killed: nobody closes anything.
+    # It is killed, so no file is closed.
     assert files.has_open(LOG)
     found = SharedLog.open(store, "state", must_not_be).recovered
     assert (found.snapshot, found.records, found.dropped) == ((b"whole",), (b"three",), ())
@@ -83,7 +83,7 @@ def test_a_log_whose_name_was_given_without_an_answer_is_not_anothers(
     hdfs: FakeHdfs, files: FakeHadoopFiles, store: HadoopLogStorage
 ) -> None:
     log = begun(store)
-    # And nobody says afterwards what became of it.
+    # And the outcome stays unknown.
     hdfs.fault("RENAME", "unanswered")
     hdfs.fault("DELETE", "cut")
     with pytest.raises(StorageError, match="cannot be renamed to"):

@@ -1,4 +1,4 @@
-"""What a job has left stays until its next run has begun, and is all there where that never begins."""
+"""The files of a job stay until its next run has started, and are complete if it never starts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_job_whose_resumption_is_killed_before_it_begins_is_as_it_was(stopped:
     eps.Job.find("a9a").close()
     assert stopped.ended() is None, "it may still begin"
     killed.lock.close()
-    # Whoever asks after it next.
+    # The next client that asks for it.
     with eps.Job.find("a9a") as found:
         status = found.status()
     assert (status["state"], status["reason"], status["clock"]) == ("failed", "training diverged", 40)
@@ -71,7 +71,7 @@ def test_whoever_lists_jobs_or_chooses_some_finds_one_whose_resumption_never_beg
 def test_the_next_try_of_a_resumption_that_was_killed_before_it_began_loses_nothing(
     stopped: JobDir, had_word: bool
 ) -> None:
-    """As little where the former run's supervisor was killed, too: how far it was is all that is known of it."""
+    """The same if the supervisor of the run before was killed, too: only its progress is known."""
     if not had_word:
         note_no_end(stopped)
         stopped.report.unlink()

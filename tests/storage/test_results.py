@@ -1,4 +1,4 @@
-"""Where the results of a job go: what is kept of that for another run of it, and what they would replace."""
+"""Destinations of a job's results: which another run keeps, and which files they would replace."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_one_that_begins_another_log_while_it_is_taken_over_from_loses_nothing_a
 
 
 def lost_contents(storage: LoggedStorage, log: SharedLog) -> None:
-    """Have a log lose what it writes to, and see that it is so."""
+    """Break the file of a log, and check that the log notices."""
     storage.without_contents = True
     with pytest.raises(StorageError):
         log.append(RECORDS[1])
@@ -404,7 +404,7 @@ def test_every_log_that_is_read_is_closed_for_its_writer_first(storage: LoggedSt
     storage.unanswered = 1
     with pytest.raises(StorageError, match="no answer"):
         log.begin()
-    # Its process is killed; nobody has closed either.
+    # Its process is killed; neither is closed.
     storage.unclosed = {"state/log-00000000", "state/log-00000001"}
     assert opened(storage).recovered.records == RECORDS[:1]
 

@@ -325,7 +325,7 @@ def test_a_master_whose_power_failed_has_what_was_committed_and_goes_on_with_no_
     step = master.step
 
     def logged(event: e.Event, after_s: float = 0.001) -> list[e.Command]:
-        """As the master does: ahead of what follows, and on disk before what may not be forgotten is told."""
+        """Log as the master does: before the event is processed, and on disk before commands that need it."""
         log.record(event, master.now_s + after_s)
         commands = step(event, after_s)
         if any(isinstance(command, e.Journal) and command.sync for command in commands):

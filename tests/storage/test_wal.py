@@ -307,7 +307,7 @@ def test_where_the_power_fails_all_that_was_synced_comes_back_and_no_record_is_l
             elif what < 0.3 and late:
                 number, state = late.pop()
                 log.write_snapshot(number, [b"", state])
-                # Whatever came before it is in it.
+                # It includes all earlier records.
                 synced = max(synced, state.count(b","))
         log.close()
         disk.lose_power(random)
