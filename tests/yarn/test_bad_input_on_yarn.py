@@ -87,7 +87,9 @@ def test_a_configuration_of_an_unreachable_cluster_is_named(
     refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR")
-    assert 'set: it names the folder with yarn-site.xml of the cluster; eval "$(eps devcluster start)"' in refused(2)
+    assert 'set: it must name the folder with the cluster\'s yarn-site.xml; eval "$(eps devcluster start)"' in refused(
+        2
+    )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "missing"))
     assert f"HADOOP_CONF_DIR is '{tmp_path}/missing', but must name the folder with core-site.xml, " in refused(2)
     for daemon, code, words in (
