@@ -20,6 +20,9 @@ from tests.sim.faithful import Breaks
 from tests.sim.job import SimJob
 from tests.sim.random_jobs import random_settings, schedule_crashes
 
+#: A job that goes back several times, with slow messages, takes long.
+LIMIT_S = 900.0
+
 
 def tiered_job(seed: int, *, warnings: float = 0.0, faithful: bool = True, followers: int = 0) -> EvictingJob:
     """Return a random job on two tiers."""
@@ -65,7 +68,7 @@ def check_stage_1(job: SimJob) -> None:
 def test_containers_come_and_go(sim_seed: int, faithful: bool) -> None:
     job = tiered_job(sim_seed, faithful=faithful, followers=sim_seed % 2)
     schedule_scales(Random(sim_seed + 1), job)
-    job.run()
+    job.run(LIMIT_S)
     job.check_finished()
     check_stage_1(job)
 
@@ -73,7 +76,7 @@ def test_containers_come_and_go(sim_seed: int, faithful: bool) -> None:
 def test_transient_containers_are_evicted(sim_seed: int) -> None:
     job = tiered_job(sim_seed, warnings=0.4, followers=sim_seed % 2)
     schedule_scales(Random(sim_seed + 1), job)
-    job.run()
+    job.run(LIMIT_S)
     job.check_finished()
 
 
@@ -82,7 +85,7 @@ def test_containers_crash(sim_seed: int) -> None:
     job = tiered_job(sim_seed, followers=sim_seed % 2)
     schedule_scales(random, job)
     schedule_crashes(random, job)
-    job.run()
+    job.run(LIMIT_S)
     job.check_finished()
 
 
@@ -92,7 +95,7 @@ def test_the_members_of_a_container_are_those_of_the_tier() -> None:
     more = Change(Operation.TIERS, 2, containers=((Tier.TRANSIENT, 2),))
     job.at(1.5, lambda: job.ask("more", more))
     job.at(2.0, lambda: job.ask("workers", Change(Operation.ADD_WORKERS, 1)))
-    job.run()
+    job.run(LIMIT_S)
     job.check_finished()
     membership, plan = job.master.membership, job.master.plans.all[1]
     assert membership is not None
