@@ -272,7 +272,9 @@ class ServerState:
         membership = event.membership
         self._close_before(event.plan_id, out)
         if self.membership is None or membership.version > self.membership.version:
-            begins = membership.goes_back or (self.membership is None and membership.version == 1)
+            # The rollback itself may never reach a leaving server, only the membership of a later recovery.
+            missed = self.membership is not None and membership.incarnation > self.incarnation
+            begins = membership.goes_back or missed or (self.membership is None and membership.version == 1)
             self.membership = membership
             if begins:
                 self._begin_incarnation(membership, event.counters, out)

@@ -75,6 +75,13 @@ class Memberships:
         """The incarnation of the newest membership."""
         return self.newest.incarnation if self._known else 0
 
+    def begins(self, membership: Membership) -> bool:
+        """Return whether the worker starts, or the job has rolled back: no earlier state counts.
+
+        The rollback itself may never reach a leaving worker, only the membership of a later recovery.
+        """
+        return not self._known or membership.incarnation > self.incarnation
+
     def add(self, membership: Membership) -> None:
         """Add a plan's membership, which takes effect at its clock."""
         self._known.append(membership)
@@ -295,8 +302,7 @@ class Duties:
         """Switch to ``membership`` at once, also for work in progress."""
         active = membership.splits.active_on(self.name)
         starts = {split: membership.split_clocks[split] for split in active}
-        if not self.memberships or membership.goes_back:
-            # The worker starts, or the job restarts from the checkpoint.
+        if self.memberships.begins(membership):
             self.clock = self._grant = None
             self.horizon, self._next = membership.from_clock - 1, starts
             self._inherited, self._begun = dict(starts), membership.version
@@ -455,7 +461,7 @@ class WorkerState:
     def _take_over(self, membership: Membership) -> None:
         """Adjust the outbox to a recovery; called before the duties change."""
         self.epoch += 1
-        if not self.memberships or membership.goes_back:
+        if self.memberships.begins(membership):
             self.outbox.forget_all()
             self.read_clock = membership.from_clock - 1
         else:

@@ -556,6 +556,15 @@ def test_incarnation_begins_with_the_checkpoint_and_forgets_what_was_before(hold
     assert all(v.sequence == 1 << INCARNATION_BITS for v in state.partitions.values())
 
 
+def test_leaving_server_that_hears_of_a_rollback_only_by_a_later_takeover_forgets_what_was_before() -> None:
+    server = owner()
+    server.push(0, *ALL)
+
+    server.step(s.MembershipArrived(0, replace(takeover(4, (S2, S2)), incarnation=1)))
+
+    assert not server.state.partitions and server.pull(1) == [s.RefuseStale("pull")]
+
+
 def test_updates_and_acknowledgements_of_an_earlier_incarnation_do_nothing() -> None:
     lost, heir = owner(), follower()
     lost.push(0, *ALL)

@@ -10,7 +10,7 @@ import pytest
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.types import UNBOUNDED, CoreSettings
-from eps.core.worker_state import Duties, Work, WorkerState
+from eps.core.worker_state import Duties, Kept, Work, WorkerState
 from tests.core.test_worker_state import BSP, V1, finish, membership, worker
 from tests.core.test_worker_state import whole as whole_worker
 from tests.tiers import rotating
@@ -186,6 +186,21 @@ def test_job_that_goes_back_begins_anew_and_nothing_of_before_counts() -> None:
     assert (late, void, duties.horizon) == ((1, None), 1, 4)
     assert (state.memberships.incarnation, state.read_clock, state.memberships.recovery) == (1, 1, 2)
     assert duties.next_work() == Work(2, (0, 1), 2)
+
+
+def test_leaving_worker_that_hears_of_a_rollback_only_by_a_later_takeover_forgets_what_was_before() -> None:
+    """Otherwise it would push contributions of the earlier incarnation as those of the newest."""
+    state = whole_worker()
+    work = state.begin()
+    assert isinstance(work, Work)
+    report = m.ClockReported(W1, work.clock, (), 0)
+    state.keep(Kept(work.clock, work.splits, report, "content"))
+    state.end()
+
+    state.on_membership(takeover(4, (W2, W2, W2, W2), 0, incarnation=1))
+
+    assert len(state.outbox) == 0 and state.outbox.untold() == []
+    assert (state.leaves, state.read_clock, state.begin()) == (True, -1, None)
 
 
 @pytest.mark.parametrize("goes_back", [False, True])
