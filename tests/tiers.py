@@ -52,6 +52,14 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/integration/test_exactness.py::test_a9a",), 2),
     (("tests/integration/test_exactness.py::test_dnn",), 1),
     (("tests/integration/test_exactness.py::test_stale",), 2),
+    (
+        (
+            "tests/integration/test_exactness.py::test_topics_with_ten",
+            "tests/integration/test_exactness.py::test_ratings_with_ten",
+        ),
+        1,
+    ),
+    (("tests/hscheduler/test_killed_scheduler.py::test_a_scheduler_may_crash_at_every_step",), 1),
     (("tests/integration/test_kill_in_plans.py::test_a_kill_before_moved_partitions",), 2),
     (("tests/integration/test_data_plane.py::test_without_exact_bits",), 2),
     (

@@ -476,7 +476,8 @@ def test_no_job_is_accepted_between_the_end_of_a_sweep_and_its_event(
 
         def hold() -> None:
             held.set()
-            goes_on.wait(TIMEOUT_S)
+            # The submission waits for the scheduler's thread, and must then find the sweep ended.
+            goes_on.wait(1.0)
 
         scheduler._events.put(hold)
         assert held.wait(TIMEOUT_S)

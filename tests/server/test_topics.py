@@ -104,7 +104,7 @@ def test_members_have_the_bits_of_plain_code_in_one_process(tmp_path: Path, docu
     assert again.tobytes() == model.tobytes() and losses[-1] < losses[2]
 
 
-@pytest.mark.tier("gate")
+@pytest.mark.tier("all")
 def test_topics_of_kos_reach_the_likelihood_of_the_baseline(tmp_path: Path, shared_data: Path) -> None:
     # The baseline, -8.093, is one sampler over all documents after 200 sweeps; a split sees others' changes later.
     runtime, model = trained(

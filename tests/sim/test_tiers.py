@@ -65,24 +65,24 @@ def check_stage_1(job: SimJob) -> None:
 
 
 @pytest.mark.parametrize("faithful", [True, False], ids=["faithful", "hostile"])
-def test_containers_come_and_go(sim_seed: int, faithful: bool) -> None:
-    job = tiered_job(sim_seed, faithful=faithful, followers=sim_seed % 2)
-    schedule_scales(Random(sim_seed + 1), job)
+def test_containers_come_and_go(crash_seed: int, faithful: bool) -> None:
+    job = tiered_job(crash_seed, faithful=faithful, followers=crash_seed % 2)
+    schedule_scales(Random(crash_seed + 1), job)
     job.run(LIMIT_S)
     job.check_finished()
     check_stage_1(job)
 
 
-def test_transient_containers_are_evicted(sim_seed: int) -> None:
-    job = tiered_job(sim_seed, warnings=0.4, followers=sim_seed % 2)
-    schedule_scales(Random(sim_seed + 1), job)
+def test_transient_containers_are_evicted(crash_seed: int) -> None:
+    job = tiered_job(crash_seed, warnings=0.4, followers=crash_seed % 2)
+    schedule_scales(Random(crash_seed + 1), job)
     job.run(LIMIT_S)
     job.check_finished()
 
 
-def test_containers_crash(sim_seed: int) -> None:
-    random = Random(sim_seed + 2)
-    job = tiered_job(sim_seed, followers=sim_seed % 2)
+def test_containers_crash(crash_seed: int) -> None:
+    random = Random(crash_seed + 2)
+    job = tiered_job(crash_seed, followers=crash_seed % 2)
     schedule_scales(random, job)
     schedule_crashes(random, job)
     job.run(LIMIT_S)
