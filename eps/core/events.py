@@ -108,8 +108,6 @@ class MemberRegistered:
     #: From the latest order that it received: the generation of its master, and that master's event count.  0 if none.
     heard_generation: int = 0
     heard_step: int = 0
-    #: The name that it has been told; empty if it has just started.
-    name: MemberId = ""
 
 
 @dataclass(frozen=True, slots=True)
