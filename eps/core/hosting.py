@@ -1,8 +1,7 @@
 """The containers of a job on reliable and transient ones: which there are, which may be used, what is spare.  Pure.
 
 :mod:`eps.core.tiers` decides who takes part; the plans of the job carry it out.  The job restores the number of its
-reliable containers.  It does not restore transient ones: their market decides how many there are, and whoever watches
-it asks for more.
+reliable containers.  It does not restore transient ones: a user or a scheduler requests more when there are any.
 
 Source: Proteus §3.3 (elasticity controller).
 """

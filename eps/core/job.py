@@ -657,8 +657,9 @@ class Job:
         purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
         if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
             return
-        if hosting.decision(membership, self._hosts) is None:
-            change = hosting.replacement(self._hosts)
+        hosts = self._hosts
+        if hosting.decision(membership, hosts) is None:
+            change = hosting.replacement(hosts)
             if change is not None and plans.is_idle:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return

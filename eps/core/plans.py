@@ -512,7 +512,7 @@ class Flight:
     def exited(self, name: MemberId) -> bool:
         """Record that a member ended; return whether the plan waited for that.
 
-        A server that ends while a worker still waits for its last answer is lost: the worker asks nobody else for it.
+        A server that ends while a worker waits for its last answer is lost: no other server has that answer.
         """
         if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or name not in self.driver.ending():
             return False

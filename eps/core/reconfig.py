@@ -199,10 +199,9 @@ class Plan:
     coming: Team = NO_TEAM
     #: Members to remove.
     going: Team = NO_TEAM
-    #: For tiers, set when proposed: containers that were requested for it, those that it releases, and why.
+    #: For tiers, set when proposed: containers that were requested for it, and those that it releases.
     requested: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
-    decision: str = ""
     #: Set when proposed.
     transfer: TransferPlan | None = None
     #: Set when committed.
