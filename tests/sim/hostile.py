@@ -157,6 +157,9 @@ class HostileServer(HostileProcess, SimServer):
     def repeat_snapshot(self, snapshot: Snapshot, address: Address) -> None:
         self.tell(address, snapshot)
 
+    def send_cut(self, address: Address, body: Cut, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        self.ask(address, body, lambda reply: done() if isinstance(reply, Done) else failed())
+
 
 class HostileWire(SimWire):
     """Messages of a worker part by part, each again and again until it is answered."""
