@@ -108,9 +108,9 @@ class Cuts:
     def roll_back(self, checkpoint: str, now_s: float) -> None:
         """Continue after a rollback: to the committed cut, which stays, or to a checkpoint, which makes it void."""
         self.staging = None
-        self._next_s, self._latest = now_s, -1
         if self.committed is not None and checkpoint != self.committed.point.checkpoint:
             self.committed = None
+        self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
 
     def forget(self, servers: Collection[MemberId]) -> list[e.Command]:
         """Need no cut any more."""

@@ -19,7 +19,7 @@ from eps.core.types import Address, MemberId
 from eps.worker.wire import Sent
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
-from tests.sim.wire import Done, Fenced, Push, Snapshot, SplitCopy, Stale, Vanished
+from tests.sim.wire import Cut, Done, Fenced, Push, Snapshot, SplitCopy, Stale, Vanished
 from tests.sim.worker import SimWire, SimWorker, answers_of, parts_of
 
 TICK_S = 0.1
