@@ -699,6 +699,7 @@ class Job:
         purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
         if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
             return
+        hosting.measure(self.progress.history.completed_s, self.settings.iterations)
         tiers = self._tiers
         if hosting.decision(membership, tiers) is None:
             change = hosting.replacement(tiers)

@@ -202,6 +202,8 @@ def how_to_resume(name: str, reason: str) -> str:
 
 def _went_back_text(back: Mapping[str, Any]) -> str:
     start = "a checkpoint" if back["to_clock"] else "its seed"
+    if back.get("start") == "cut":
+        start = "which the BackupPSs have"
     # Only servers hold parameters.
     lost = {name: back["lost"][name] for name in back.get("servers", ())} or back["lost"]
     who = ", ".join(f"{name} ({why})" for name, why in lost.items())
