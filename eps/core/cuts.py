@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext
+from eps.core.membership import cut_name
 from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId
 
@@ -32,18 +33,6 @@ PATIENCE_S = 120.0
 PAUSE_S, PAUSE_SHARE = 0.5, 4.0
 #: A plan that needs a cut goes on without one after this many failures in a row.
 MOST_FAILURES = 3
-
-_PREFIX = "cut-"
-
-
-def cut_name(clock: int) -> str:
-    """Return the name of a cut as the restore point of a membership."""
-    return f"{_PREFIX}{clock:08d}"
-
-
-def cut_clock(name: str) -> int | None:
-    """Return the clock of the cut that a membership restores; None if it restores a checkpoint or the seed."""
-    return int(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +108,9 @@ class Cuts:
     def roll_back(self, checkpoint: str, now_s: float) -> None:
         """Continue after a rollback: to the committed cut, which stays, or to a checkpoint, which makes it void."""
         self.staging = None
-        self._next_s, self._latest = now_s, -1
         if self.committed is not None and checkpoint != self.committed.point.checkpoint:
             self.committed = None
+        self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
 
     def forget(self, servers: Collection[MemberId]) -> list[e.Command]:
         """Need no cut any more."""

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.cuts import cut_clock
 from eps.core.membership import Membership
 from eps.core.partition_state import INCARNATION_BITS, Clocks, Commands, Follower, Holding, PartitionState
 from eps.core.progress import LatestResults
@@ -366,7 +365,7 @@ class ServerState:
         self._served.clear(out)
         self._results.clear()
         seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
-        cut = cut_clock(membership.checkpoint)
+        cut = membership.cut
         cuts = self._served.cuts
         for partition in sorted(cuts):
             # What is left of later cuts is from before the rollback.

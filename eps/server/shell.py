@@ -16,8 +16,7 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.cuts import cut_clock
-from eps.core.membership import Membership
+from eps.core.membership import Membership, cut_clock
 from eps.core.server_state import ServerState
 from eps.core.types import MemberId
 from eps.errors import ProtocolError, StorageError, TransferError
