@@ -653,7 +653,7 @@ class Job:
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
-        warned = bool(self.evictions.next_to_drain(membership))
+        warned = self.evictions.next_to_drain(membership)
         purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
         if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
             return
@@ -664,7 +664,8 @@ class Job:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
         if (plan := plans.flight.uncommitted) is not None:
-            if plan.purpose is Purpose.DRAIN:
+            replaces = plan.purpose is Purpose.REPLACE and set(warned) <= set(plan.removed)
+            if replaces or plan.purpose is Purpose.DRAIN:
                 return
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
         if not any(plan.purpose is purpose for plan in plans.queue):
