@@ -12,6 +12,7 @@ containers warned              evictions -> plans (abort, if a newcomer is warne
 room seen                      size -> plans
 report of a clock              progress
 report of a plan's step        plans
+report of a warning            as containers warned
 membership acknowledged        members -> plans
 inventory                      recovery -> progress
 checkpoint part, done          checkpoints
@@ -53,7 +54,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
-from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
+from eps.core.evictions import NOTICE_S, TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.hosting import Hosting
 from eps.core.members import MISSING, Masters, Member, Members, container_of
 from eps.core.membership import Membership
@@ -67,8 +68,6 @@ from eps.core.tiers import HostView
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
-#: Notice of an eviction that a trigger requests, in seconds: as on EC2 (Proteus §3.3).
-NOTICE_S = 120.0
 #: Reason recorded for a container whose process ended while no master ran.
 ENDED_AWAY = "ended while the job master was down"
 
@@ -362,6 +361,10 @@ class Job:
                     self._on_exited(member.container, why, taken=False, silent=True)
             case m.PeerReached():
                 self.members.connected(report)
+            case m.EvictionWarned(name, notice_s, reason):
+                if (member := self.members.by_name.get(name)) is not None:
+                    in_s = notice_s - (now_s - at_s)
+                    self._on_warned(e.ContainersWarned((e.ContainerWarning(member.container, in_s, reason),)))
             case m.CheckpointUnusable(_, checkpoint, message):
                 if membership is None or self.recovery.inquiry is not None:
                     return
