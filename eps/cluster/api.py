@@ -27,12 +27,14 @@ class ContainerRequest:
 
     #: Chosen by the job master; never reused within a job.
     container_id: str
-    #: ``worker`` or ``server``.
+    #: ``worker``, ``server``, or ``server+worker``: both in one process.
     role: str
     memory_mb: int = 1024
     vcores: int = 1
     #: Set in the process's environment.
     env: Mapping[str, str] = field(default_factory=dict)
+    #: ``reliable`` or ``transient``; empty if the job has no tiers.
+    tier: str = ""
 
     def __post_init__(self) -> None:
         for name, value in (("memory_mb", self.memory_mb), ("vcores", self.vcores)):

@@ -127,10 +127,10 @@ class JobSpec(Table, frozen=True):
 
     def check(self) -> None:
         (workers, servers), most = self.first_size, self.containers.max_containers
-        if self.tiers.total and self.on != "local":
+        if self.tiers.total and self.on == "yarn":
             raise ConfigError(
                 f"on is {self.on!r}, but a job on reliable and transient containers runs on this machine only: use "
-                "--on local"
+                "--on local or docker"
             )
         for trigger in self.triggers():
             for_tiers = trigger.change.operation in (*TAKINGS, Operation.TIERS)

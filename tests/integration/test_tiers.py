@@ -26,7 +26,8 @@ def test_transient_containers_come_go_and_fail_without_a_different_bit(
     home: Path, run_undisturbed: RunUndisturbed
 ) -> None:
     at = ["30:evict=all", "60:scale=transient+3", "110:fail=all", "130:evict=1", "140:transient=+1"]
-    report = eps.run(name="tiers", reliable=2, transient=2, iterations=160, at=at, followers=1, **JOB)
+    tiers = {"reliable": 2, "transient": 2, "stage_rule": "1"}
+    report = eps.run(name="tiers", **tiers, iterations=160, at=at, followers=1, **JOB)
     assert report["model_sha256"] == run_undisturbed(iterations=160, **JOB)["model_sha256"]
     assert report["ledger"]["lost"] == report["ledger"]["applied_twice"] == 0
     found = report["tiers"]
@@ -67,13 +68,18 @@ def test_containers_are_added_removed_and_replaced_while_a_job_trains(home: Path
             job.scale(transient=-2)
 
 
-def test_a_container_that_gets_sigterm_is_drained_before_it_ends(home: Path, run_undisturbed: RunUndisturbed) -> None:
+@pytest.mark.parametrize("rule", ["1", "2"])
+def test_a_container_that_gets_sigterm_is_drained_before_it_ends(
+    home: Path, run_undisturbed: RunUndisturbed, rule: str
+) -> None:
     settings = {**JOB, "iterations": 400}
-    with eps.Job.start(name="signalled", reliable=2, transient=2, stretch_s=0.002, **settings) as job:
+    tiers = {"reliable": 2, "transient": 2, "stage_rule": rule, "stretch_s": 0.002}
+    with eps.Job.start(name="signalled", **tiers, **settings) as job:
+        wait_for(lambda: str(job.status()["tiers"]["stage"]) == rule, TIMEOUT_S, f"stage {rule}")
         wait_for_clock(job, 20)
         members = {member["name"]: member for member in job.status()["members"]}
         # One of each tier.
-        for name in ("worker-4", "server-1"):
+        for name in ("server-1", "server-3"):
             os.kill(members[name]["pid"], signal.SIGTERM)
         report = job.wait()
     assert report["model_sha256"] == run_undisturbed(**settings)["model_sha256"]
@@ -100,7 +106,7 @@ def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> N
     [
         ({"transient": 2}, "at least one reliable"),
         ({"reliable": 1, "workers": 3}, "leave workers out"),
-        ({"reliable": 1, "on": "docker"}, "this machine only"),
+        ({"reliable": 1, "on": "yarn"}, "this machine only"),
         ({"reliable": 1, "at": ["3:add-workers=1"]}, "--workers and --servers"),
         ({"at": ["3:evict=all"]}, "--reliable and --transient"),
     ],
