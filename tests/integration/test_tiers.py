@@ -11,7 +11,9 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, PlanError
+from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
+from tests.fakes.supervised import Watch
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
@@ -88,6 +90,30 @@ def test_a_container_that_gets_sigterm_is_drained_before_it_ends(
     assert {each["reason"] for each in evictions["members"]} == {"got SIGTERM"}
     last = report["tiers"]["stages"][-1]
     assert (last["reliable"], last["transient"]) == (2, 1), "the job replaces reliable containers"
+
+
+def test_a_second_sigterm_ends_a_container_at_once(home: Path) -> None:
+    with eps.Job.start(name="twice", reliable=2, iterations=100_000, **JOB) as job:
+        wait_for_clock(job, 5)
+        victim = next(member["pid"] for member in job.status()["members"] if member["name"] == "server-2")
+        master = read_json(job.directory.master_json)
+        assert master is not None
+        watch = Watch(victim)
+        # A master that is stopped drains nothing.
+        os.kill(master["pid"], signal.SIGSTOP)
+        assert handles(victim, signal.SIGTERM)
+        os.kill(victim, signal.SIGTERM)
+        wait_for(lambda: not handles(victim, signal.SIGTERM), TIMEOUT_S, "the first SIGTERM to be handled")
+        os.kill(victim, signal.SIGTERM)
+        watch.wait()
+        os.kill(master["pid"], signal.SIGCONT)
+        wait_for(lambda: bool(job.status()["losses"]), TIMEOUT_S, "the loss")
+
+
+def handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    (line,) = [text for text in Path(f"/proc/{pid}/status").read_text().splitlines() if text.startswith("SigCgt")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> None:
