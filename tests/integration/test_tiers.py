@@ -72,7 +72,7 @@ def test_containers_are_added_removed_and_replaced_while_a_job_trains(home: Path
     [
         ({"transient": 2}, "at least one reliable"),
         ({"reliable": 1, "workers": 3}, "leave workers out"),
-        ({"reliable": 1, "on": "docker"}, "this machine only"),
+        ({"reliable": 1, "on": "docker"}, "this machine or on YARN"),
         ({"reliable": 1, "at": ["3:add-workers=1"]}, "--workers and --servers"),
         ({"at": ["3:evict=all"]}, "--reliable and --transient"),
     ],
