@@ -107,14 +107,24 @@ def execution_types(job: Job) -> list[str]:
 
 
 @pytest.mark.tier("all")
-def test_opportunistic_workers_yield_to_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
-    settings: dict[str, Any] = {**JOB, "iterations": 150, "servers": 1}
+@pytest.mark.parametrize(
+    ("size", "workers"),
+    [
+        # The guaranteed containers of the job, its master's among them, leave ten of twelve vcores, or nine.
+        ({"workers": 2, "servers": 1, "execution": "worker=opportunistic"}, 8),
+        ({"reliable": 1, "transient": 3, "execution": "transient=opportunistic"}, 7),
+    ],
+    ids=["workers", "transient"],
+)
+def test_opportunistic_containers_yield_to_guaranteed_ones_and_change_no_bit(
+    on_yarn: Hadoop, size: dict[str, Any], workers: int
+) -> None:
+    settings: dict[str, Any] = {**JOB, "iterations": 150, "splits": 16}
     local = eps.run(**settings)
-    modest = {**settings, "stretch_s": 0.05, "execution": "worker=opportunistic"}
-    with Job.start(**modest, on="yarn", name="modest") as job:
+    modest = {name: value for name, value in settings.items() if name not in ("workers", "servers")}
+    with Job.start(**modest, **size, stretch_s=0.05, on="yarn", name="modest") as job:
         reach(job, 3)
-        # Its master and its server leave ten of twelve vcores.
-        firm = {**JOB, "workers": 8, "servers": 1, "iterations": 100_000}
+        firm = {**JOB, "workers": workers, "servers": 1, "iterations": 100_000}
         with Job.start(**firm, on="yarn", name="firm") as other:
             wait_for(lambda: job.status()["losses"], PATIENCE_S, "a worker to make room")
             other.kill("enough")
@@ -122,6 +132,5 @@ def test_opportunistic_workers_yield_to_guaranteed_containers_and_change_no_bit(
     assert report["model_sha256"] == local["model_sha256"]
     assert (report["ledger"]["lost"], report["ledger"]["applied_twice"]) == (0, 0)
     for loss in report["losses"]:
-        assert (
-            loss["name"].startswith("worker-") and "was ended to make room for a guaranteed container" in loss["reason"]
-        )
+        assert loss["name"].startswith("worker-")
+        assert "was ended to make room for a guaranteed container" in loss["reason"]
