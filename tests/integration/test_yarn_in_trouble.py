@@ -90,13 +90,15 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
 # ---- containers of two tiers
 
 
+@pytest.mark.parametrize("stage_rule", ["1", "2"])
 def test_containers_of_two_tiers_come_go_and_fail_without_a_different_bit(
-    home: Path, tmp_path: Path, undisturbed: dict[str, Any]
+    home: Path, tmp_path: Path, undisturbed: dict[str, Any], stage_rule: str
 ) -> None:
     def there(transient: int) -> bool:
         return int(yarn.job.status()["tiers"]["stages"][-1]["transient"]) == transient
 
-    with RunningYarn(tmp_path / "yarn", name="tiers", **ON_TIERS, reliable=2, transient=2) as yarn:
+    size = {"reliable": 2, "transient": 2, "stage_rule": stage_rule}
+    with RunningYarn(tmp_path / "yarn", name="tiers", **ON_TIERS, **size) as yarn:
         yarn.reach(1)
         wait_for(lambda: there(2), PATIENCE_S, "both transient containers")
         members = yarn.job.status()["members"]

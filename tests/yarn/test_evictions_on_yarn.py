@@ -53,20 +53,24 @@ def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop
     assert sorted(kinds) == ["GUARANTEED"] * 3 + ["OPPORTUNISTIC"] * 2
 
 
-def test_transient_containers_that_yarn_takes_are_drained_before(on_yarn: Hadoop, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage_rule", ["1", "2"])
+def test_transient_containers_that_yarn_takes_are_drained_before(
+    on_yarn: Hadoop, tmp_path: Path, stage_rule: str
+) -> None:
     """Another queue preempts one of a job on two tiers, and then their node is decommissioned."""
     settings: dict[str, Any] = {**JOB, "iterations": 500, "splits": 12}
     local = eps.run(**settings)
     slow, spot = SlowModel(tmp_path, 0.05), on_yarn.nodes[-1]
     tiers = {name: value for name, value in settings.items() if name not in ("workers", "servers")}
-    tiers |= {"reliable": 2, "transient": 2, "label": "transient=transient", "model": slow.setting}
+    tiers |= {"reliable": 2, "transient": 2, "label": "transient=transient", "stage_rule": stage_rule}
 
     def transient(number: int) -> bool:
         """Return whether so many transient containers take part."""
         return int(job.status()["tiers"]["stages"][-1]["transient"]) == number
 
-    with Job.start(**tiers, on="yarn", name="tiers") as job:
+    with Job.start(**{**tiers, "model": slow.setting}, on="yarn", name="tiers") as job:
         reach(job, 3)
+        assert job.status()["tiers"]["stage"] == int(stage_rule)
         members = job.status()["members"]
         assert {each["host"] for each in members if each["tier"] == "transient"} == {spot}
         # The node has 4 vcores, and each of the two containers 2 of them; the other queue has a share of 2.
