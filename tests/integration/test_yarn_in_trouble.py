@@ -101,6 +101,7 @@ def test_containers_of_two_tiers_come_go_and_fail_without_a_different_bit(
     with RunningYarn(tmp_path / "yarn", name="tiers", **ON_TIERS, **size) as yarn:
         yarn.reach(1)
         wait_for(lambda: there(2), PATIENCE_S, "both transient containers")
+        wait_for(lambda: yarn.job.status()["tiers"]["stage"] == int(stage_rule), PATIENCE_S, f"stage {stage_rule}")
         members = yarn.job.status()["members"]
         first, second = sorted({each["container"] for each in members if each["tier"] == "transient"})
         with yarn.lock:

@@ -70,7 +70,7 @@ def test_transient_containers_that_yarn_takes_are_drained_before(
 
     with Job.start(**{**tiers, "model": slow.setting}, on="yarn", name="tiers") as job:
         reach(job, 3)
-        assert job.status()["tiers"]["stage"] == int(stage_rule)
+        wait_for(lambda: job.status()["tiers"]["stage"] == int(stage_rule), PATIENCE_S, f"stage {stage_rule}")
         members = job.status()["members"]
         assert {each["host"] for each in members if each["tier"] == "transient"} == {spot}
         # The node has 4 vcores, and each of the two containers 2 of them; the other queue has a share of 2.
