@@ -41,6 +41,11 @@ class ContainerRequest:
             if value < 1:
                 raise ConfigError(f"{self.container_id}: {name} is {value}, but must be at least 1")
 
+    @property
+    def kind(self) -> str:
+        """What decides where the container goes: its tier if the job has tiers, else its role."""
+        return self.tier or self.role
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:

@@ -132,7 +132,6 @@ def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> N
     [
         ({"transient": 2}, "at least one reliable"),
         ({"reliable": 1, "workers": 3}, "leave workers out"),
-        ({"reliable": 1, "on": "yarn"}, "this machine only"),
         ({"reliable": 1, "at": ["3:add-workers=1"]}, "--workers and --servers"),
         ({"at": ["3:evict=all"]}, "--reliable and --transient"),
     ],
