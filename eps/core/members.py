@@ -177,11 +177,12 @@ class Members:
 
     def repeat_request(self, container_id: str, now_s: float) -> list[e.Command]:
         """Request the same container again: a restart of the master may have lost the request."""
-        roles: frozenset[Role] = frozenset()
+        host = self.hosts.get(container_id)
+        # A job may have started without the members of a host that was not granted.
+        roles = frozenset(Role if host is not None else ())
         for member in self.in_container(container_id):
             member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
             roles |= member.roles
-        host = self.hosts.get(container_id)
         return [e.RequestContainer(container_id, roles, host.tier if host is not None else None)]
 
     @property
