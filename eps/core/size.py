@@ -214,10 +214,22 @@ class Startup:
         The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
         Differs from job to job.
+    reliable : mapping, optional
+        Of a job on two tiers: members of each role on reliable containers, to which ``start_with`` applies.  The others
+        join when their containers come.
     """
 
-    def __init__(self, wanted: Counts, *, managed: bool = False, start_with: float = 0.5, seed: str = "") -> None:
+    def __init__(
+        self,
+        wanted: Counts,
+        *,
+        managed: bool = False,
+        start_with: float = 0.5,
+        seed: str = "",
+        reliable: Counts | None = None,
+    ) -> None:
         self._wanted = dict(wanted)
+        self._counted = dict(wanted if reliable is None else reliable)
         self._managed, self._start_with, self._seed = managed, start_with, seed
         #: Counts as failures how often the gang released its containers.
         self._gang = Backoff(START_TIMEOUT_S, GANG_LONGEST_S)
@@ -277,7 +289,7 @@ class Startup:
         return not self._managed and all(granted[role] >= self._least(role) for role in Role)
 
     def _least(self, role: Role) -> int:
-        return least_of(self._wanted[role], self._start_with)
+        return least_of(self._counted[role], self._start_with)
 
     def pause_left_s(self, now_s: float) -> float | None:
         """Return the remaining pause of a gang in seconds; None if it does not pause."""
