@@ -765,7 +765,11 @@ class Job:
     def _checkpoint_context(self, membership: Membership) -> CheckpointContext:
         progress, warned_s = self.progress, self.evictions.servers_warned_s(membership)
         clocks = progress.horizon, progress.lookahead, progress.completed
-        return CheckpointContext(membership, *clocks, warned_s, self.size.asked(self.plans.open))
+        if self.hosting is None:
+            size = self.size.asked(self.plans.open)
+        else:
+            size = self.hosting.size(self.members)
+        return CheckpointContext(membership, *clocks, warned_s, size)
 
     def _outstanding(self) -> Orders:
         """Return the orders that have had no effect yet, or no acknowledgement."""
