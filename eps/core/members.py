@@ -9,7 +9,7 @@ lost when its connection breaks or it falls silent).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -297,8 +297,19 @@ class Members:
 
     # ---- the membership
 
-    def first_membership(self, settings: CoreSettings, chosen: Collection[MemberId] = ()) -> Membership | None:
-        """Return the first membership, of all members or some of them; None while one has not registered."""
+    def first_membership(
+        self, settings: CoreSettings, chosen: Collection[MemberId] = (), keepers: Sequence[MemberId] = ()
+    ) -> Membership | None:
+        """Return the first membership; None while a member has not registered.
+
+        Parameters
+        ----------
+        settings : CoreSettings
+        chosen : collection of str
+            The members that take part; by default all.
+        keepers : sequence of str
+            Workers that hold, in turns, an inactive copy of the splits of all other workers.
+        """
         names = chosen or self.by_name
         addresses = {n: member.address for n in names if (member := self.by_name[n]).address is not None}
         if not names or len(addresses) < len(names):
@@ -308,6 +319,11 @@ class Members:
             for role in Role
         )
         owners = spread_evenly(settings.num_partitions, servers)
+        active = spread_evenly(settings.num_splits, workers)
+        inactive = [
+            (keepers[split % len(keepers)],) if keepers and holder not in keepers else ()
+            for split, holder in enumerate(active)
+        ]
         followers = standing_followers(owners, servers, ()) if settings.followers else ()
         return Membership(
             version=1,
@@ -315,7 +331,7 @@ class Members:
             workers=workers,
             servers=servers,
             partitions=PartitionTable(owners, followers),
-            splits=SplitTable.of(spread_evenly(settings.num_splits, workers)),
+            splits=SplitTable(active, tuple(inactive)),
             addresses=addresses,
         )
 
