@@ -423,7 +423,7 @@ class Job:
             case StartStep.ASK:
                 self._request_first()
             case StartStep.BEGIN:
-                without = [member.name for member in first if not member.granted]
+                without = [member.name for member in first if not member.is_ready]
                 self.out.add(self.members.dismiss(without, "the job starts without it"))
                 if without:
                     self.out.note("smaller", without=without)
