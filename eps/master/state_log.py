@@ -37,6 +37,7 @@ from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
 from eps.core.progress import ClockHistory
 from eps.core.reconfig import Phase
+from eps.core.tiers import StageRule
 from eps.core.types import Tier
 from eps.errors import StorageError
 from eps.master.checkpoints import driver_of, earlier_history
@@ -394,6 +395,7 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         start_with=spec.containers.start_with,
         # Later masters restore it from the log.
         tiers=tiers,
+        stage_rule=StageRule(spec.tiers.stage_rule),
         seed=f"{runtime.name} {time.time_ns()}",
     )
     state.masters.generation = generation

@@ -190,12 +190,18 @@ class Tiers(Table, frozen=True):
     transient: Annotated[
         int, Meta(ge=0, le=MOST_MEMBERS), "containers that may be taken away at any time, beside reliable ones"
     ] = 0
+    stage_rule: Annotated[
+        Literal["auto", "ratio", "1", "2", "3"],
+        "what decides who serves the parameters: auto (numbers of containers, and measurements), ratio (numbers), or "
+        "a fixed stage: 1 (reliable containers), 2 (half of the transient ones) or 3 (as 2, reliable ones do not work)",
+        "NAME",
+    ] = "auto"
 
     def check(self) -> None:
         if self.transient and not self.reliable:
             raise ConfigError(
                 f"transient is {self.transient}, but reliable is 0: a job needs at least one reliable container, which "
-                "has its servers"
+                "keeps its state"
             )
 
     @property
