@@ -18,7 +18,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +29,18 @@ from eps.errors import ConfigError, ResourceError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.security.credentials import Security
+from tools.chaos.evictor import FOLDER, EvictingResourceManager
 
 #: Describes the hosts to the job's processes.
 ENVIRONMENT = "EPS_BENCHMARK_HOSTS"
+#: Seconds between two cuts of a job, if not those of EPS.
+CUT_PAUSE = "EPS_BENCHMARK_CUT_PAUSE_S"
 HOST_ROLE = "server+worker"
 
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-#: The router.  With a route through it, 64 hosts need 128 neighbour entries; on a bridge each host would need 63, and the
-#: kernel keeps 1,024 over all namespaces.
+#: The router.  With a route through it, 64 hosts need 128 neighbour entries; on a bridge each host would need 63, and
+#: the kernel keeps 1,024 over all namespaces.
 _ROUTER = 0
 #: Largest packet that passes a link at once: the kernel joins packets of a connection up to 64 KiB.
 _BURST = "68kb"
@@ -66,7 +69,8 @@ class Hosts:
         self._before_fd = _own_namespace()
         #: A locked file in it marks a host as taken.
         self._claims = tempfile.TemporaryDirectory(prefix="eps-hosts-")
-        self._fds: list[int] = []
+        #: Descriptors of the namespaces of hosts 1, 2, ...
+        self.namespaces: list[int] = []
         self._rates: dict[int, float] = {}
         try:
             _unshare()
@@ -85,7 +89,7 @@ class Hosts:
             # The namespace of this thread, and of the processes that it starts.
             try:
                 _unshare()
-                self._fds.append(_own_namespace())
+                self.namespaces.append(_own_namespace())
                 _run(
                     "ip",
                     [
@@ -115,7 +119,7 @@ class Hosts:
             verb = "replace" if rate else "del"
             limit = f" tbf rate {rate:g}mbit burst {_BURST} limit {_QUEUE}" if rate else ""
             _run("tc", [f"qdisc {verb} dev {_port(host)} root{limit}"])
-            with inside(self._fds[host - 1]):
+            with inside(self.namespaces[host - 1]):
                 _run("tc", [f"qdisc {verb} dev eth0 root{limit}"])
             self._rates[host] = rate
 
@@ -133,7 +137,7 @@ class Hosts:
         entries, environment = dict(ENTRY_POINTS), os.environ.get(ENVIRONMENT)
         ENTRY_POINTS[MASTER] = f"{__name__}:run_master"
         ENTRY_POINTS[HOST_ROLE] = f"{__name__}:run_container"
-        fds = [f"/proc/{os.getpid()}/fd/{fd}" for fd in self._fds]
+        fds = [f"/proc/{os.getpid()}/fd/{fd}" for fd in self.namespaces]
         os.environ[ENVIRONMENT] = json.dumps({"namespaces": fds, "claims": self._claims.name})
         try:
             yield
@@ -147,7 +151,7 @@ class Hosts:
         """Leave the hosts, which end with their last process.  Idempotent."""
         if self._before_fd >= 0:
             _enter(self._before_fd)
-            for fd in (self._before_fd, *self._fds):
+            for fd in (self._before_fd, *self.namespaces):
                 os.close(fd)
             self._before_fd = -1
             self._claims.cleanup()
@@ -212,10 +216,17 @@ def _run(tool: str, lines: Sequence[str], *words: str) -> str:
 
 
 def run_master(context: ContainerContext) -> int:
-    """Run the job master's process, which connects to servers over TCP."""
+    """Run the job master's process, which connects to servers over TCP and evicts containers on request."""
+    from eps.core import cuts
     from eps.master import main
 
+    def local(supervisor_fd: int, max_containers: int, adopted: Mapping[str, int]) -> EvictingResourceManager:
+        return EvictingResourceManager(context.job_dir / FOLDER, supervisor_fd, max_containers, adopted)
+
     main.NegotiatedVan = _over_tcp  # type: ignore[attr-defined, assignment]
+    main.LocalResourceManager = local  # type: ignore[attr-defined, assignment]
+    if os.environ.get(CUT_PAUSE):
+        cuts.PAUSE_S = float(os.environ[CUT_PAUSE])
     return main.run(context)
 
 
