@@ -19,7 +19,6 @@ from benchmarks.bench_common import process_cpu_s, rounded
 from benchmarks.peers_watch import descendants, machine_busy_s
 from benchmarks.ratings import Law
 from benchmarks.tiers.hosts import CUT_PAUSE, Hosts
-from eps.errors import ResourceError
 from eps.system.waits import wait_for
 
 #: Few users and many items: a worker's splits have their own users and nearly all items, so that servers with equal
@@ -32,8 +31,10 @@ SPLITS = 240
 PARTITIONS = 48
 #: Iterations before the speed is steady.
 SETTLING = 2
-#: Iterations that are measured.
-MEASURED = 5
+#: Iterations that are measured, and iterations for a controller to choose a stage.
+MEASURED, CHOOSING = 5, 10
+#: Rate of the links until a fixed stage is reached.
+FAST_MBIT = 1000.0
 JOB_TIMEOUT_S = 300.0
 MODEL = f"{Path(__file__).resolve().parent / 'timed_mf.py'}:TimedMf"
 
@@ -45,9 +46,9 @@ class Network:
     #: Number of hosts.
     hosts: int = 16
     #: Rate of a link in each direction, Mbit/s.
-    mbit: float = 75.0
+    mbit: float = 100.0
     #: Computing time for each rating, in microseconds.
-    rating_us: float = 64.0
+    rating_us: float = 48.0
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,6 @@ class Case:
     transient: int
     #: ``--stage-rule``; empty for a job without it.
     rule: str = ""
-    #: 0: it is killed when enough iterations were measured.
-    iterations: int = 0
     #: The links of reliable hosts have this share of the rate.
     throttle: float = 1.0
     #: Computing time, of the network's.
@@ -82,19 +81,18 @@ class Ran:
     case: Case
     #: Key ``tiers`` of the job's status.
     tiers: Mapping[str, Any]
-    #: When each clock was completed, on the job's clock.
+    #: When each clock was completed, on the job's clock, from its start to the end of the measurement.
     completed_s: Sequence[float]
-    #: Cores that the job's processes used, and those that others used.
+    #: Cores that the job's processes used during the measurement, and those that others used.
     cores: float
     foreign_cores: float
-    #: Bytes sent and received through the link of each host, over all of the job.
-    link_bytes: Sequence[tuple[int, int]]
+    #: Bytes sent and received through the link of each host, of an iteration of the measurement.
+    link_bytes: Sequence[tuple[float, float]]
 
     @property
     def steady_s(self) -> list[float]:
-        """Durations of the iterations after the last change of the stage, without the first ones."""
-        settled = max(0, self.tiers["stages"][-1]["clock"])
-        return [b - a for a, b in pairwise(self.completed_s)][settled + SETTLING - 1 :][:MEASURED]
+        """Durations of the measured iterations."""
+        return [b - a for a, b in pairwise(self.completed_s)][-MEASURED:]
 
     @property
     def iteration_s(self) -> float:
@@ -116,8 +114,7 @@ class Ran:
         for tier, links in (("reliable", self.link_bytes[:first]), ("transient", self.link_bytes[first:])):
             if links:
                 sent, received = (statistics.mean(link[i] for link in links) for i in (0, 1))
-                per = 1e6 * len(self.completed_s)
-                found[f"{tier}_link_mb"] = {"sent": round(sent / per, 3), "received": round(received / per, 3)}
+                found[f"{tier}_link_mb"] = {"sent": round(sent / 1e6, 3), "received": round(received / 1e6, 3)}
         return found
 
 
@@ -139,12 +136,19 @@ class Bench:
         LAW.write(self._data)
         self._count = 0
 
+    def limit(self, case: Case) -> None:
+        """Give the links the rates of a case."""
+        reliable = self.network.mbit * case.throttle
+        self._hosts.limit([reliable if host < case.reliable else self.network.mbit for host in range(self.hosts)])
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return self._hosts.number
+
     def start(self, case: Case) -> eps.Job:
         """Start a job; it ends with this process."""
         os.environ[CUT_PAUSE] = "" if case.cuts else str(JOB_TIMEOUT_S)
-        reliable = self.network.mbit * case.throttle
-        links = [reliable if host < case.reliable else self.network.mbit for host in range(self._hosts.number)]
-        self._hosts.limit(links)
         self._count += 1
         options = {"rank": RANK, "rating_us": self.network.rating_us * case.computing}
         settings: dict[str, Any] = {
@@ -157,8 +161,8 @@ class Bench:
             "optimizer": "sgd",
             "learning_rate": 10.0,
             "followers": 0,
-            # More than it completes, unless it ends by itself.
-            "iterations": case.iterations or 1_000_000,
+            # More than it completes.
+            "iterations": 1_000_000,
             "reliable": case.reliable,
             "transient": case.transient,
         }
@@ -167,33 +171,43 @@ class Bench:
         return eps.Job.start(**{**settings, **case.more})
 
     def run(self, case: Case) -> Ran:
-        """Run a job until enough iterations are measured, or to its end.
-
-        Raises
-        ------
-        ResourceError
-            The job failed.
-        """
-        sent = self._hosts.sent_bytes()
-        busy_s, own_s, began_s = machine_busy_s(), _own_s(), time.monotonic()
+        """Run a job until enough iterations are measured."""
+        fixed = case.rule != "auto"
+        # The way to a fixed stage is not measured: a controller that chooses would not take it over such links.
+        self._hosts.limit([FAST_MBIT] * self.hosts)
+        if not fixed:
+            self.limit(case)
         with self.start(case) as job:
             job.wait_until_trains()
-            if case.iterations:
-                found = job.wait(JOB_TIMEOUT_S)
-                history = found["history"]
-                if found["state"] != "finished":
-                    raise ResourceError(f"{case.name}: the job {found['state']}: {found.get('reason')}")
-            else:
-                found = wait_for_clocks(job, SETTLING + MEASURED, case.rule)
-                history = job.history()
-            after = self._hosts.sent_bytes()
-            wall_s, spent_s = time.monotonic() - began_s, _own_s() - own_s
-            foreign_s = max(0.0, machine_busy_s() - busy_s - spent_s)
+            # A controller that chooses measures first.
+            wait_for_clocks(job, 1 if fixed else CHOOSING, case.rule)
+            self.limit(case)
+            before = self._counters(job)
+            found = wait_for_clocks(job, SETTLING + MEASURED, case.rule)
+            after = self._counters(job)
+            completed_s = [entry["seconds"] for entry in job.history()][: found["clock"]]
             # No orderly end, which would export the model through the links.
             job.kill_at_once()
-        links = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(sent, after, strict=True)]
-        completed_s = [entry["seconds"] for entry in history]
-        return Ran(case, found["tiers"], completed_s, spent_s / wall_s, foreign_s / wall_s, links)
+        wall_s, clocks = after.at_s - before.at_s, max(1, after.clock - before.clock)
+        own_s = after.own_s - before.own_s
+        foreign_s = max(0.0, after.busy_s - before.busy_s - own_s)
+        pairs = zip(before.links, after.links, strict=True)
+        links = [((b[0] - a[0]) / clocks, (b[1] - a[1]) / clocks) for a, b in pairs]
+        return Ran(case, found["tiers"], completed_s, own_s / wall_s, foreign_s / wall_s, links)
+
+    def _counters(self, job: eps.Job) -> _Counters:
+        links = self._hosts.sent_bytes()
+        return _Counters(time.monotonic(), job.status()["clock"], machine_busy_s(), _own_s(), links)
+
+
+@dataclass(frozen=True)
+class _Counters:
+    at_s: float
+    clock: int
+    #: Processor seconds of this machine, and of this benchmark's processes.
+    busy_s: float
+    own_s: float
+    links: Sequence[tuple[int, int]]
 
 
 def wait_for_clocks(job: eps.Job, number: int, rule: str = "") -> dict[str, Any]:

@@ -165,7 +165,9 @@ def measure(args: argparse.Namespace, network: Network, folder: Path) -> dict[st
     steps = steps_of(args.trace, network.hosts - RELIABLE, args.speed, args.seconds)
     with Hosts(network.hosts) as hosts, hosts.jobs():
         bench = Bench(hosts, network, folder)
-        with bench.start(Case("replay", RELIABLE, steps[0].hosts, "auto", computing=0.25)) as job:
+        case = Case("replay", RELIABLE, steps[0].hosts, "auto", computing=0.25)
+        bench.limit(case)
+        with bench.start(case) as job:
             job.wait_until_trains()
             replay = Replay(job, steps, random.Random(args.seed))
             began_s = time.monotonic()

@@ -48,7 +48,7 @@ from benchmarks.bench_common import (
 from benchmarks.recovery import Watched
 from benchmarks.tiers.drawing import draw
 from benchmarks.tiers.hosts import Hosts
-from benchmarks.tiers.jobs import PARTITIONS, RANK, SPLITS, Bench, Case, Network, Ran, wait_for_clocks
+from benchmarks.tiers.jobs import JOB_TIMEOUT_S, PARTITIONS, RANK, SPLITS, Bench, Case, Network, Ran, wait_for_clocks
 
 PARTS = ("ratios", "throttled", "scaling", "elasticity", "kills", "backups")
 #: Transient hosts for each reliable one.
@@ -59,7 +59,7 @@ ALL = "all-reliable"
 #: Share of the hosts that are reliable in jobs that grow, shrink and fail.
 FIRST = 4
 #: Clocks of the join and the eviction, and the end.
-JOIN, EVICT, END = 6, 18, 23
+JOIN, EVICT, END = 6, 18, 26
 #: Computing times in jobs whose hosts are few.
 LESS, LEAST = 0.5, 0.25
 
@@ -108,9 +108,12 @@ def elasticity(bench: Bench, hosts: int) -> dict[str, Any]:
     """Return the iterations of a job that hosts join, and that then loses them with a warning."""
     first = hosts // FIRST
     at = [f"{JOIN}:scale=transient+{hosts - first}", f"{EVICT}:evict=all"]
-    ran = bench.run(Case("elasticity", first, 0, "ratio", END, computing=LESS, more={"at": at}))
-    durations = [b - a for a, b in pairwise([0.0, *ran.completed_s])]
-    stages = ran.tiers["stages"]
+    case = Case("elasticity", first, 0, "ratio", computing=LESS, more={"at": at, "iterations": END})
+    bench.limit(case)
+    with bench.start(case) as job:
+        report = job.wait(JOB_TIMEOUT_S)
+    durations = [b - a for a, b in pairwise([0.0, *(entry["seconds"] for entry in report["history"])])]
+    stages = report["tiers"]["stages"]
     joined = next(entry["clock"] for entry in stages if entry["transient"])
     left = next(entry["clock"] for entry in stages if entry["clock"] > joined and not entry["transient"])
     # The first one starts the job, the last one only evaluates.
@@ -124,8 +127,7 @@ def elasticity(bench: Bench, hosts: int) -> dict[str, Any]:
         "usual_joined_s": rounded(statistics.median(durations[joined + 2 : EVICT])),
         "joining": rounded(max(durations[JOIN:joined]) / few),
         "evicting": rounded(max(durations[EVICT : left + 2]) / few),
-        "cores": round(ran.cores, 2),
-        "foreign_cores": round(ran.foreign_cores, 2),
+        "ledger": report["ledger"],
     }
 
 
@@ -134,6 +136,7 @@ def kills(bench: Bench, hosts: int, repeats: int) -> list[dict[str, Any]]:
     first = hosts // FIRST
     found = []
     case = Case("kills", first, hosts - first, "2", computing=LEAST)
+    bench.limit(case)
     with bench.start(case) as job:
         job.wait_until_trains()
         watched = Watched(job)
