@@ -46,9 +46,9 @@ class Network:
     #: Number of hosts.
     hosts: int = 16
     #: Rate of a link in each direction, Mbit/s.
-    mbit: float = 100.0
+    mbit: float = 120.0
     #: Computing time for each rating, in microseconds.
-    rating_us: float = 48.0
+    rating_us: float = 40.0
 
 
 @dataclass(frozen=True)
