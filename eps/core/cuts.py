@@ -10,7 +10,7 @@ a while after the last one is committed, the longer the slower the network is.  
 the one that is being staged.
 
 Source: Proteus §3.2 (BackupPSs), §3.3 ("roll-back to a state consistent with the current state of the BackupPSs").
-Deviation: ActivePSs send values, not the sum of their changes.  Such sums would change bits.
+Deviation: ActivePSs send the values of changed keys, not the sum of their changes.  Such sums would change bits.
 """
 
 from __future__ import annotations

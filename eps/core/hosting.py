@@ -8,15 +8,28 @@ Source: Proteus §3.3 (elasticity controller).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.members import Member, Members
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Operation, Plan, Purpose
-from eps.core.tiers import Decision, HostView, ServerTier, Stage, StageRule, TiersView, decide
+from eps.core.tiers import (
+    MEASURED_CLOCKS,
+    MEASURED_S,
+    SETTLING_CLOCKS,
+    Decision,
+    HostView,
+    ServerTier,
+    Stage,
+    StageRule,
+    TiersView,
+    decide,
+)
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 
 
@@ -51,6 +64,11 @@ class Hosting:
         self.stages: list[StageEntry] = []
         #: The reason for the latest decision.
         self.reason = ""
+        #: Stage -> its iteration time, with the current numbers of containers.
+        self._measured: dict[Stage, float] = {}
+        self._left_s = 0.0
+        #: Index of the entry of :attr:`stages` that was measured last.
+        self._measured_entry = -1
 
     def request_first(self, members: Members, now_s: float) -> list[e.Command]:
         """Request the containers with which the job starts."""
@@ -81,7 +99,32 @@ class Hosting:
                 if member.address is not None or member.name in coming:
                     here.update(dict.fromkeys(member.roles, member.name))
             found.append(HostView(host.container, host.tier, host.rank, here.get(Role.WORKER), here.get(Role.SERVER)))
-        return TiersView(tuple(found), self.rule, self._num_partitions)
+        stage = self.stages[-1].stage if self.stages else Stage.PARAM_SERVS
+        return TiersView(tuple(found), self.rule, self._num_partitions, dict(self._measured), self._left_s, stage)
+
+    def measure(self, completed_s: Sequence[float], iterations: int) -> None:
+        """Measure the iteration time of the current stage, once enough clocks are complete in it.
+
+        Parameters
+        ----------
+        completed_s : sequence of float
+            When each clock was complete.
+        iterations : int
+            Clocks that the job trains.
+        """
+        number = len(self.stages) - 1
+        if self.rule is not StageRule.AUTO or number == self._measured_entry:
+            return
+        entry, end = self.stages[number], len(completed_s)
+        first = max(0, entry.clock) + SETTLING_CLOCKS
+        if end - first < MEASURED_CLOCKS or completed_s[end - 1] - completed_s[first] < MEASURED_S:
+            return
+        self._measured_entry = number
+        found = median(later - earlier for earlier, later in pairwise(completed_s[first:end]))
+        previous = self._measured.get(entry.stage, found)
+        # Times of one stage change with the load of the machines: the earlier measurement counts, too.
+        self._measured[entry.stage] = (found + previous) / 2
+        self._left_s = (iterations - end) * found
 
     def first_membership(self, members: Members, settings: CoreSettings) -> Membership | None:
         """Return the first membership, or None while a member has not registered."""
@@ -184,6 +227,8 @@ class Hosting:
         now = self._stage(membership, members), numbers[Tier.RELIABLE], numbers[Tier.TRANSIENT]
         last = self.stages[-1] if self.stages else None
         if last is None or (last.stage, last.reliable, last.transient) != now:
+            if last is None or (last.reliable, last.transient) != now[1:]:
+                self._measured.clear()
             self.stages.append(StageEntry(membership.from_clock, *now))
 
     def _stage(self, membership: Membership, members: Members) -> Stage:

@@ -12,6 +12,7 @@ containers warned              evictions -> plans (abort, if a newcomer is warne
 room seen                      size -> plans
 report of a clock              progress
 report of a plan's step        plans
+report of a warning            as containers warned
 membership acknowledged        members -> plans
 inventory                      recovery -> progress
 checkpoint part, done          checkpoints
@@ -55,7 +56,7 @@ from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.cuts import Cuts
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
-from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
+from eps.core.evictions import NOTICE_S, TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.hosting import Hosting
 from eps.core.members import MISSING, Masters, Member, Members, container_of
 from eps.core.membership import Membership
@@ -69,8 +70,6 @@ from eps.core.tiers import StageRule, TiersView
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
-#: Notice of an eviction that a trigger requests, in seconds: as on EC2 (Proteus §3.3).
-NOTICE_S = 120.0
 #: Reason recorded for a container whose process ended while no master ran.
 ENDED_AWAY = "ended while the job master was down"
 
@@ -368,6 +367,10 @@ class Job:
                     self._on_exited(member.container, why, taken=False, silent=True)
             case m.PeerReached():
                 self.members.connected(report)
+            case m.EvictionWarned(name, notice_s, reason):
+                if (member := self.members.by_name.get(name)) is not None:
+                    in_s = notice_s - (now_s - at_s)
+                    self._on_warned(e.ContainersWarned((e.ContainerWarning(member.container, in_s, reason),)))
             case m.CheckpointUnusable(_, checkpoint, message):
                 if membership is None or self.recovery.inquiry is not None:
                     return
@@ -695,10 +698,11 @@ class Job:
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
-        warned = bool(self.evictions.next_to_drain(membership))
+        warned = self.evictions.next_to_drain(membership)
         purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
         if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
             return
+        hosting.measure(self.progress.history.completed_s, self.settings.iterations)
         tiers = self._tiers
         if hosting.decision(membership, tiers) is None:
             change = hosting.replacement(tiers)
@@ -706,7 +710,8 @@ class Job:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
         if (plan := plans.flight.uncommitted) is not None:
-            if plan.purpose is Purpose.DRAIN:
+            replaces = plan.purpose is Purpose.REPLACE and set(warned) <= set(plan.removed)
+            if replaces or plan.purpose is Purpose.DRAIN:
                 return
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
         if not any(plan.purpose is purpose for plan in plans.queue):

@@ -256,6 +256,17 @@ class PeerReached:
     way: str
 
 
+@dataclass(frozen=True, slots=True)
+class EvictionWarned:
+    """The member's container will be taken away; it got a signal."""
+
+    name: MemberId
+    #: Seconds from the time of this report.
+    notice_s: float
+    #: Why, as a phrase that follows the container's name.
+    reason: str
+
+
 Report = (
     MembershipAcked
     | ListsUpdated
@@ -275,6 +286,7 @@ Report = (
     | CutStaged
     | CutFailed
     | PeerReached
+    | EvictionWarned
 )
 
 # ---- master -> member

@@ -303,6 +303,8 @@ class GoingBack:
     unreadable: str = ""
     #: The servers among the lost members, whose parameters are lost with them.
     servers: tuple[MemberId, ...] = ()
+    #: The checkpoint or cut; empty for the seed.
+    point: str = ""
 
 
 class Recovery:
@@ -497,7 +499,7 @@ class Recovery:
         inquiry, self.inquiry = self.inquiry, None
         assert inquiry is not None
         if after.goes_back:
-            self._note_rollback(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
+            self._note_rollback(inquiry, before, after, max(0, completed), now_s)
             self._counted_at = after.from_clock
         for loss in self.losses:
             if loss.name in inquiry.lost and loss.outcome is LossOutcome.OPEN:
@@ -514,15 +516,16 @@ class Recovery:
         }
         return [e.synced("rolled-back" if after.goes_back else "taken-over", now_s, **record)]
 
-    def _note_rollback(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
+    def _note_rollback(self, inquiry: Inquiry, before: Membership, after: Membership, clock: int, now_s: float) -> None:
         """Record a rollback; merge it with the one before if the job has not restarted in between."""
         lost, unreadable = dict(inquiry.lost), inquiry.unreadable
-        servers = tuple(name for name in lost if name in before.servers)
+        owners, to = set(before.partitions.owners), max(0, after.from_clock)
+        servers = tuple(name for name in lost if name in owners)
         if before.goes_back and inquiry.must_roll_back:
             last = self.goings_back.pop()
             clock, lost, servers = last.clock, {**last.lost, **lost}, last.servers + servers
             unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
-        self.goings_back.append(GoingBack(clock, to, now_s, lost, unreadable, servers))
+        self.goings_back.append(GoingBack(clock, to, now_s, lost, unreadable, servers, after.checkpoint))
         for loss in self.losses:
             if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
                 loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to

@@ -232,7 +232,9 @@ class Served:
         if event.incarnation != incarnation or event.cut_id < self._newest_cut:
             out.append(s.RefuseUpdate(event.request))
             return
-        self._newest_cut = event.cut_id
+        if event.cut_id > self._newest_cut:
+            # The cut that was ordered here has ended.
+            self._newest_cut, self._cut = event.cut_id, None
         self.keep_cuts(event.partition, (event.kept, event.clock), out)
         self.cuts.setdefault(event.partition, {})[event.clock] = event.counters
         out.append(s.StoreCut(event.request, event.partition, event.clock))

@@ -22,6 +22,7 @@ from scipy import sparse
 
 from eps.data.raw import Int64Array, Matrix, csr_float32
 from eps.errors import StorageError, TransferError
+from eps.ml.arrays import distinct
 from eps.storage.locations import Location, RemotePath
 
 _MAGIC = b"EPSSPLT1"
@@ -58,6 +59,18 @@ class SplitData:
     def num_test_rows(self) -> int:
         """Number of test rows."""
         return int(self.test_X.shape[0])
+
+    def rows(self, start: int, stop: int) -> SplitData:
+        """Return training rows [start, stop) without test rows, localised to their own features."""
+        X, y = self.X[start:stop], self.y[start:stop]
+        test_X, test_y = self.test_X[:0], self.test_y[:0]
+        if self.features is None:
+            return SplitData(X, y, self.num_features, None, test_X, test_y)
+        columns = distinct(X.indices)
+        local = np.searchsorted(columns, X.indices).astype(X.indices.dtype)
+        X = csr_float32(X.data, local, X.indptr, (stop - start, columns.size))
+        test_X = csr_float32(test_X.data, test_X.indices, test_X.indptr, (0, columns.size))
+        return SplitData(X, y, self.num_features, self.features[columns], test_X, test_y)
 
     @property
     def is_sparse(self) -> bool:

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from eps.core import evictions
-from eps.core.events import ENDED_STATES
+from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
-from eps.core.membership import Membership
+from eps.core.membership import Membership, cut_clock
 from eps.core.progress import ClockRecord, pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
@@ -118,6 +118,7 @@ def went_back_entry(back: GoingBack) -> dict[str, Any]:
         # The lost members that held the only copy of parameters.
         "servers": list(back.servers),
         "unreadable": back.unreadable,
+        "start": "seed" if not back.point else "checkpoint" if cut_clock(back.point) is None else "cut",
     }
 
 
@@ -290,7 +291,8 @@ def tiers_entry(state: Job) -> dict[str, Any]:
     stages = [dataclasses.asdict(entry) for entry in hosting.stages]
     clocks_lost = sum(max(0, back.clock - max(0, back.to)) for back in state.recovery.goings_back)
     consistent = completed = max(0, min(state.progress.completed, state.settings.iterations))
-    if membership is not None and hosting.is_exposed(membership.partitions.owners, state.members):
+    exposed = membership is not None and hosting.is_exposed(membership.partitions.owners, state.members)
+    if exposed and state.state is not JobState.FINISHED:
         consistent = cuts.committed.point.clock if cuts.committed is not None else 0
     return {
         "tiers": {

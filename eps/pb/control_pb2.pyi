@@ -323,8 +323,18 @@ class PeerReached(_message.Message):
     way: str
     def __init__(self, name: _Optional[str] = ..., peer: _Optional[_Union[Address, _Mapping]] = ..., way: _Optional[str] = ...) -> None: ...
 
+class EvictionWarned(_message.Message):
+    __slots__ = ("name", "notice_s", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    notice_s: float
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., notice_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "checkpoint_part_written", "checkpoint_part_failed", "checkpoint_unusable", "peer_reached", "checkpoint_part_waits", "cut_staged", "cut_failed", "hello", "age_s")
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "checkpoint_part_written", "checkpoint_part_failed", "checkpoint_unusable", "peer_reached", "checkpoint_part_waits", "cut_staged", "cut_failed", "eviction_warned", "hello", "age_s")
     MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
     LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +353,7 @@ class Report(_message.Message):
     CHECKPOINT_PART_WAITS_FIELD_NUMBER: _ClassVar[int]
     CUT_STAGED_FIELD_NUMBER: _ClassVar[int]
     CUT_FAILED_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_WARNED_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     membership_acked: MembershipAcked
@@ -363,9 +374,10 @@ class Report(_message.Message):
     checkpoint_part_waits: CheckpointPartWaits
     cut_staged: CutStaged
     cut_failed: CutFailed
+    eviction_warned: EvictionWarned
     hello: Hello
     age_s: float
-    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., checkpoint_part_written: _Optional[_Union[CheckpointPartWritten, _Mapping]] = ..., checkpoint_part_failed: _Optional[_Union[CheckpointPartFailed, _Mapping]] = ..., checkpoint_unusable: _Optional[_Union[CheckpointUnusable, _Mapping]] = ..., peer_reached: _Optional[_Union[PeerReached, _Mapping]] = ..., checkpoint_part_waits: _Optional[_Union[CheckpointPartWaits, _Mapping]] = ..., cut_staged: _Optional[_Union[CutStaged, _Mapping]] = ..., cut_failed: _Optional[_Union[CutFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., checkpoint_part_written: _Optional[_Union[CheckpointPartWritten, _Mapping]] = ..., checkpoint_part_failed: _Optional[_Union[CheckpointPartFailed, _Mapping]] = ..., checkpoint_unusable: _Optional[_Union[CheckpointUnusable, _Mapping]] = ..., peer_reached: _Optional[_Union[PeerReached, _Mapping]] = ..., checkpoint_part_waits: _Optional[_Union[CheckpointPartWaits, _Mapping]] = ..., cut_staged: _Optional[_Union[CutStaged, _Mapping]] = ..., cut_failed: _Optional[_Union[CutFailed, _Mapping]] = ..., eviction_warned: _Optional[_Union[EvictionWarned, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Reports(_message.Message):
     __slots__ = ("reports",)

@@ -164,7 +164,7 @@ class PartitionSnapshot(_message.Message):
     def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., keysets: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PartitionCut(_message.Message):
-    __slots__ = ("incarnation", "cut_id", "partition", "clock", "kept", "next_clock", "applied", "duplicates_refused")
+    __slots__ = ("incarnation", "cut_id", "partition", "clock", "kept", "next_clock", "applied", "duplicates_refused", "changed_only", "checksum")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CUT_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,8 @@ class PartitionCut(_message.Message):
     NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     cut_id: int
     partition: int
@@ -181,7 +183,9 @@ class PartitionCut(_message.Message):
     next_clock: _containers.RepeatedScalarFieldContainer[int]
     applied: int
     duplicates_refused: int
-    def __init__(self, incarnation: _Optional[int] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., clock: _Optional[int] = ..., kept: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ...) -> None: ...
+    changed_only: bool
+    checksum: str
+    def __init__(self, incarnation: _Optional[int] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., clock: _Optional[int] = ..., kept: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., changed_only: _Optional[bool] = ..., checksum: _Optional[str] = ...) -> None: ...
 
 class PartitionUpdate(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "clock", "splits", "rate_scale", "sparse")

@@ -248,7 +248,8 @@ class ServerShell:
 
     def _on_cut(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.cut
-        arrays, _ = self._receive(part, message, None)
+        own, _ = self._receive(part, message, None)
+        arrays = self._cuts.received(part, own)
         # Checks the arrays.
         self._partitions.new(part.partition, None).install(arrays)
         request = TransferRequest(reply, header, Message(arrays=tuple(arrays)))

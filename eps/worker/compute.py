@@ -43,18 +43,27 @@ class ActiveSet:
     runtime : Runtime
     splits : mapping
         Split id -> its data, for all splits that the worker computes.
+    part : int or None
+        Number of the part of each split to take, of ``Model.parts``; None takes all rows.
     """
 
-    def __init__(self, runtime: Runtime, splits: Mapping[int, SplitData]) -> None:
+    def __init__(self, runtime: Runtime, splits: Mapping[int, SplitData], part: int | None = None) -> None:
         self._runtime = runtime
         self.splits = dict(sorted(splits.items()))
+        #: Split -> [start, stop) of its samples among those of all splits.
+        self.samples = {split: runtime.samples_of(split) for split in self.splits}
+        #: Number of a part -> that part of each split.
+        self._parts: dict[int, ActiveSet] = {}
+        if part is not None:
+            for split in self.splits:
+                self._take_part(split, part)
         space = runtime.key_space
         #: Global keys, ascending, int64; None means every key of the model.
         self.keys: np.ndarray | None = None
         self._touched: dict[int, np.ndarray] = {}
         for split, data in self.splits.items():
             if data.features is not None and space.has_feature_rows:
-                self._touched[split] = space.touched_keys(data.features, runtime.samples_of(split))
+                self._touched[split] = space.touched_keys(data.features, self.samples[split])
         if runtime.sparse:
             merged = [*self._touched.values()]
             self.keys = distinct(np.concatenate(merged)) if merged else np.empty(0, np.int64)
@@ -69,6 +78,27 @@ class ActiveSet:
             zip(starts[:-1], starts[1:], first_blocks[:-1], first_blocks[1:], strict=True)
         )
         kernels.use_for(space.num_keys)
+
+    def at(self, clock: int) -> ActiveSet:
+        """Return what a clock uses: all rows of the splits, or a part of each."""
+        num_parts = self._runtime.model.parts
+        # The final parameters are measured over all rows.
+        if num_parts == 1 or clock >= self._runtime.settings.iterations:
+            return self
+        part = max(0, clock) % num_parts
+        if part not in self._parts:
+            self._parts[part] = ActiveSet(self._runtime, self.splits, part)
+        return self._parts[part]
+
+    def _take_part(self, split: int, part: int) -> None:
+        """Restrict a split to one part of its rows."""
+        model, data, first = self._runtime.model, self.splits[split], self.samples[split][0]
+        start, stop = (number * data.num_rows // model.parts for number in (part, part + 1))
+        self.splits[split] = data.rows(start, stop)
+        if model.task == "topics":
+            # The samples of a document are its tokens.
+            start, stop = (int(data.X[:rows].sum(dtype=np.float64)) for rows in (start, stop))
+        self.samples[split] = first + start, first + stop
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -403,9 +433,10 @@ def _split_gradient(
     where = active.positions[split]
     flat = _at(parameters.values, where)
     local = data.X.shape[1]
-    samples = runtime.shape.split_rows[split]
-    params = space.unpack_local(flat, local, samples)
-    share, rows = runtime.shares[split], data.num_rows
+    start, stop = active.samples[split]
+    params = space.unpack_local(flat, local, stop - start)
+    # A part of a split has fewer samples than the split.
+    share, rows = min(runtime.shares[split], stop - start), data.num_rows
     features, target = data.X, data.y
     if share < rows:
         chosen = draw(runtime.spec.seed, split, max(0, clock), rows, share)
@@ -420,7 +451,7 @@ def _split_gradient(
                 loss_sum, gradients = model.sweep(params, features, stream)
             else:
                 loss_sum, gradients = model.loss_and_gradient(params, features, target)
-        gradient = space.pack_local(gradients, local, samples)
+        gradient = space.pack_local(gradients, local, stop - start)
     if runtime.spec.training.on_divergence == "continue":
         gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
     evaluation = evaluate(runtime, data, params) if runtime.spec.evaluate_at(clock) else ()
@@ -433,7 +464,8 @@ def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tupl
     for split, data in active.splits.items():
         where = active.positions[split]
         flat = _at(parameters.values, where)
-        samples = runtime.shape.split_rows[split]
+        start, stop = active.samples[split]
+        samples = stop - start
         params = runtime.key_space.unpack_local(flat, data.X.shape[1], samples)
         with np.errstate(over="ignore", invalid="ignore"):
             loss_sum = runtime.model.loss(params, data.X, data.y) if data.num_rows else 0.0
@@ -498,7 +530,7 @@ class Program:
     def begin(self, clock: int, epoch: int) -> Computation:
         """Return a computation of the loaded splits at a clock, whose parameters are still to arrive."""
         assert self._active is not None
-        return self._computation(self._active, clock, epoch)
+        return self._computation(self._active.at(clock), clock, epoch)
 
     def _computation(self, active: ActiveSet, clock: int, epoch: int) -> Computation:
         blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
@@ -508,7 +540,7 @@ class Program:
 
     def is_for(self, computation: Computation, clock: int) -> bool:
         """Return whether a computation is for this clock and the currently loaded splits."""
-        return computation.clock == clock and computation.active is self._active
+        return computation.clock == clock and self._active is not None and computation.active is self._active.at(clock)
 
     def pause_s(self, splits: tuple[int, ...]) -> float:
         """Return by how many seconds the computation of a clock is artificially extended (``stretch_s``)."""

@@ -98,13 +98,13 @@ def test_a_container_that_the_engine_does_not_know_any_more_was_taken(
     assert until(manager, Exited) == Exited("c-1", None, GONE, taken=True)
 
 
-@pytest.mark.parametrize(("ignores", "by"), [(False, "SIGTERM"), (True, "SIGKILL")])
-def test_a_container_that_is_released_gets_sigterm_and_sigkill_when_its_grace_is_over(
+@pytest.mark.parametrize(("ignores", "by"), [(False, "SIGHUP"), (True, "SIGKILL")])
+def test_a_container_that_is_released_is_ended_and_gets_sigkill_when_its_grace_is_over(
     engine: FakeDockerEngine, job: Job, ignores: bool, by: str
 ) -> None:
     manager = DockerResourceManager(DockerEngine(), dataclasses.replace(settings(IMAGE), grace_s=0.1), job[0])
     run(manager)
-    engine.of("c-1").ignores_sigterm = ignores
+    engine.of("c-1").ignores_end = ignores
     manager.release("c-1")
     assert until(manager, Exited) == Exited("c-1", None, f"was ended by {by}")
     assert sum(call.endswith("c-1/kill") for call in engine.asked) == 1 + ignores
@@ -268,7 +268,7 @@ def docker(tmp_path: Path, job: Job) -> Iterator[DockerResourceManager]:
 def told(manager: DockerResourceManager, job: Job, behaviour: str, memory_mb: int = 256) -> None:
     """Start a container; wait until one that stays has said that it is there."""
     manager.request(ContainerRequest("c-1", "worker", memory_mb, 1, {"EPS_TEST_BEHAVIOUR": behaviour}))
-    if behaviour in ("stay", "ignore-sigterm"):
+    if behaviour in ("stay", "ignore-end"):
         log = job[0].log("c-1")
         wait_for(lambda: log.exists() and "here" in log.read_text())
 
@@ -284,7 +284,7 @@ def test_a_real_container_says_its_exit_code(docker: DockerResourceManager, job:
     assert until(docker, Exited) == Exited("c-1", 7, "exited with code 7")
 
 
-@pytest.mark.parametrize(("behaviour", "by"), [("stay", "SIGTERM"), ("ignore-sigterm", "SIGKILL")])
+@pytest.mark.parametrize(("behaviour", "by"), [("stay", "SIGHUP"), ("ignore-end", "SIGKILL")])
 def test_a_real_container_that_is_released_ends(
     docker: DockerResourceManager, job: Job, behaviour: str, by: str
 ) -> None:

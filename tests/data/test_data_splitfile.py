@@ -44,6 +44,21 @@ def test_what_is_written_is_read(tmp_path: Path, split: SplitData, mmap: bool) -
     assert result.y.dtype == split.y.dtype
 
 
+@pytest.mark.parametrize("split", [sparse_split(), dense_split()])
+@pytest.mark.parametrize("rows", [(1, 4), (2, 2)])
+def test_some_rows_have_their_values_and_only_their_features(split: SplitData, rows: tuple[int, int]) -> None:
+    found = split.rows(*rows)
+    whole, part = np.zeros((split.num_rows, 100)), np.zeros((found.num_rows, 100))
+    for data, dense in ((split, whole), (found, part)):
+        dense[:, np.arange(3) if data.features is None else data.features] = (
+            data.X.toarray() if data.is_sparse else data.X
+        )
+    assert part.tolist() == whole[slice(*rows)].tolist() and found.y.tolist() == split.y[slice(*rows)].tolist()
+    assert found.num_test_rows == 0 and found.test_X.shape[1] == found.X.shape[1]
+    if found.features is not None:
+        assert found.features.tolist() == np.flatnonzero(part.any(axis=0)).tolist()
+
+
 def test_arrays_are_aligned_views_of_the_bytes() -> None:
     content = np.frombuffer(encode_split(dense_split()), dtype=np.uint8)
 

@@ -67,6 +67,34 @@ def test_containers_are_added_removed_and_replaced_while_a_job_trains(home: Path
             job.scale(transient=-2)
 
 
+def test_a_container_that_gets_sigterm_is_drained_before_it_ends(home: Path, run_undisturbed: RunUndisturbed) -> None:
+    settings = {**JOB, "iterations": 400}
+    with eps.Job.start(name="signalled", reliable=2, transient=2, stretch_s=0.002, **settings) as job:
+        wait_for_clock(job, 20)
+        members = {member["name"]: member for member in job.status()["members"]}
+        # One of each tier.
+        for name in ("worker-4", "server-1"):
+            os.kill(members[name]["pid"], signal.SIGTERM)
+        report = job.wait()
+    assert report["model_sha256"] == run_undisturbed(**settings)["model_sha256"]
+    evictions = report["evictions"]
+    assert (evictions["asked"], evictions["drained"], report["losses"]) == (2, 2, [])
+    assert {each["reason"] for each in evictions["members"]} == {"got SIGTERM"}
+    last = report["tiers"]["stages"][-1]
+    assert (last["reliable"], last["transient"]) == (2, 1), "the job replaces reliable containers"
+
+
+def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> None:
+    with eps.Job.start(name="alone", reliable=1, transient=1, iterations=100_000, followers=0, **JOB) as job:
+        wait_for_clock(job, 5)
+        victim = next(member for member in job.status()["members"] if member["name"] == "server-1")
+        os.kill(victim["pid"], signal.SIGTERM)
+        wait_for(lambda: job.status()["evictions"]["drained"] == 1, TIMEOUT_S, "the container to be drained")
+        found = job.status()
+        assert (found["losses"], found["went_back"]) == ([], [])
+        assert "server-1" not in {member["name"] for member in found["members"]}
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

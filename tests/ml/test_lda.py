@@ -88,6 +88,14 @@ def test_the_loss_is_the_joint_probability_of_words_and_topics() -> None:
     assert np.mean(losses[20:]) < np.mean(losses[1:4]), "it learns"
 
 
+def test_a_token_without_a_topic_has_the_loss_of_a_uniform_choice() -> None:
+    X, y = documents(), np.zeros(12)
+    params, _ = swept(model_for(X[:5]), X[:5], 3)
+    expected = model_for(X[:5]).loss(params, X[:5], y[:5]) + int(X[5:].sum()) * np.log(WORDS * TOPICS)
+    params["assignments"] = np.concatenate([params["assignments"], np.zeros(int(X[5:].sum()), np.float32)])
+    assert model_for(X).loss(params, X, y) == pytest.approx(expected, rel=1e-12)
+
+
 def test_the_losses_of_splits_add_up() -> None:
     X = documents()
     model, y = model_for(X), np.zeros(X.shape[0])
@@ -121,6 +129,7 @@ def test_compiled_sweeps_have_the_bits_of_plain_ones(monkeypatch: pytest.MonkeyP
     ("options", "message"),
     [
         ({"topics": 0}, "topics is 0, but must be at least 1"),
+        ({"parts": 0}, "parts is 0, but must be at least 1"),
         ({"alpha": 0.0}, "alpha is 0.0, but must be finite and > 0"),
         ({"beta": float("nan")}, "beta is nan, but must be finite and > 0"),
     ],

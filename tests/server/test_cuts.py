@@ -16,7 +16,9 @@ from eps.core.types import Address
 from eps.errors import EpsError, TakenOverError, TransferError
 from eps.net.arrays.api import Message, ReplyTo, Seal
 from eps.net.arrays.in_process import InProcessVan
-from eps.net.messages.exchange import PushPart, build_exchange, keyset_digest, parse_reply, simple
+from eps.net.messages.exchange import PushPart, build_exchange, keyset_digest, parse_header, parse_reply, simple
+from eps.pb import data_pb2 as pb
+from eps.server.partition_store import changed_keys, with_changes
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from eps.system.waits import wait_for
@@ -25,6 +27,10 @@ from tests.server.test_shell import TIMEOUT_S, UNITS, make_runtime
 OWNER, BACKUP = "server-1", "server-2"
 PARTITIONS, SPLITS = (0, 1), (0, 1)
 NOWHERE = Address("nowhere", 9)
+#: Enough that arrays are lent instead of copied, and the share of keys that one push changes.
+NUM_FEATURES, SHARE = 3000, 0.05
+#: Values that are equal or not to themselves and to each other, whatever their bits.
+SPECIAL = np.array([0.0, -0.0, np.nan, 1.0], np.float32)
 
 Bits = list[bytes]
 
@@ -37,7 +43,8 @@ class Pair:
     """An ActivePS that owns both partitions, and a BackupPS; pushes are drawn from the clock and the split."""
 
     def __init__(self, **settings: object) -> None:
-        self.runtime: Runtime = make_runtime(iterations=20, servers=2, **settings)
+        runtime = make_runtime(iterations=20, servers=2, **settings)
+        self.runtime: Runtime = replace(runtime, shape=replace(runtime.shape, num_features=NUM_FEATURES))
         self.van = InProcessVan()
         self.reports: list[m.Report] = []
         self.shells = {name: ServerShell(self.runtime, name, self.van, self.reports.append) for name in (OWNER, BACKUP)}
@@ -91,22 +98,15 @@ class Pair:
         start, stop = runtime.ranges[partition]
         keys, keyset = None, b""
         if runtime.sparse:
-            keys = np.arange(start, stop, dtype=np.int64)[draw.random(stop - start) < 0.4]
+            keys = np.arange(start, stop, dtype=np.int64)[draw.random(stop - start) < SHARE]
             keyset = keyset_digest(keys)
         length = stop - start if keys is None else len(keys)
-        if not runtime.settings.bsp:
-            return PushPart(
-                partition,
-                clock,
-                (split,),
-                10,
-                draw.normal(size=length).astype(np.float32),
-                np.empty(0, np.float32),
-                keyset,
-                keys,
-            )
-        maxima = np.full(runtime.grid.num_blocks(stop - start), 4.0, np.float32)
-        total = draw.integers(-UNITS, UNITS, 0 if clock < 0 else length).astype(runtime.grid.dtype)
+        total, maxima = np.zeros(length, np.float32), np.empty(0, np.float32)
+        if runtime.settings.bsp:
+            total = np.zeros(0 if clock < 0 else length, runtime.grid.dtype)
+            maxima = np.full(runtime.grid.num_blocks(stop - start), 4.0, np.float32)
+        nonzero = draw.random(len(total)) < (SHARE if keys is None else 1.0)
+        total[nonzero] = draw.integers(-UNITS, UNITS, nonzero.sum())
         return PushPart(partition, clock, (split,), 10, total, maxima, keyset, keys)
 
     def train(self, *clocks: int, partitions: tuple[int, ...] = PARTITIONS, splits: tuple[int, ...] = SPLITS) -> None:
@@ -142,6 +142,10 @@ class Pair:
     def wait_for_cut(self, cut_id: int) -> None:
         wait_for(lambda: len(self.staged(cut_id)) >= 2, TIMEOUT_S, f"cut {cut_id}, reports {self.reports}")
 
+    def parts(self) -> list[pb.PartitionCut]:
+        """Return the parts that the BackupPS received."""
+        return [header.cut for header in map(parse_header, self.received) if header.HasField("cut")]
+
     def failures(self) -> list[m.CutFailed]:
         return [report for report in self.reports if isinstance(report, m.CutFailed)]
 
@@ -156,6 +160,7 @@ class Pair:
 
 JOBS: dict[str, dict[str, object]] = {
     "dense": {"optimizer": "adam"},
+    "sgd": {"optimizer": "sgd"},
     "sparse": {"optimizer": "adam", "l2": 0.001},
     "asp": {"optimizer": "momentum", "consistency": "asp"},
 }
@@ -206,6 +211,85 @@ def test_cut_is_staged_and_committed_and_restored_on_both_servers(pair: Pair) ->
     # The copies are still those of the cut.
     pair.roll_back(2, BACKUP, BACKUP)
     assert {(p, 2): pair.store(p) for p in PARTITIONS} == at_2
+
+
+def test_keys_that_changed_since_the_committed_cut_have_the_bits_of_a_whole_copy(pair: Pair) -> None:
+    pair.train(*range(first(pair), 0))
+    kept = -1
+    for cut_id, clock in enumerate((1, 2, 4, 5), start=1):
+        pair.order(cut_id, clock, kept)
+        pair.train(*range(max(kept, 0), clock))
+        pair.wait_for_cut(cut_id)
+        assert pair.kept(OWNER) == pair.kept(BACKUP)
+        assert all(pair.kept(BACKUP)[p, clock] == pair.store(p) for p in PARTITIONS)
+        kept = clock
+        if cut_id == 2:
+            # The copies stay, so the next parts are again changed keys.
+            pair.roll_back(kept, OWNER, OWNER)
+    changed_only = [part.changed_only for part in pair.parts()]
+    assert changed_only == [False, False] + [True] * 6
+    smaller = max(report.size_bytes for report in pair.staged(4))
+    assert smaller < 0.7 * min(report.size_bytes for report in pair.staged(1))
+
+
+@pytest.mark.parametrize("which", ["missing", "different"])
+def test_whole_partition_is_sent_if_its_backup_lacks_the_copy_that_changed(pair: Pair, which: str) -> None:
+    pair.train(*range(first(pair), 1))
+    pair.order(1, 1)
+    pair.wait_for_cut(1)
+    cuts = pair.shells[BACKUP]._cuts
+    if which == "missing":
+        cuts._kept.clear()
+    else:
+        state, values, *others = cuts._kept[0, 1] or ()
+        cuts._kept[0, 1] = (state, values + 1, *others)
+    pair.order(2, 2, kept=1)
+    pair.train(1)
+    pair.wait_for_cut(2)
+    assert [pair.kept(BACKUP)[p, 2] for p in PARTITIONS] == [pair.store(p) for p in PARTITIONS]
+    again = [True, False] * 2 if which == "missing" else [True, False, True]
+    assert [part.changed_only for part in pair.parts()] == [False, False, *again]
+
+
+def test_changed_keys_are_those_whose_bits_differ() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        size, num_slots, has_clocks = int(random.integers(1, 50)), int(random.integers(0, 3)), random.random() < 0.5
+
+        def drawn(size: int = size, num_slots: int = num_slots, has_clocks: bool = has_clocks) -> list[np.ndarray]:
+            # Few values, so that some are equal; among them are zeros of both signs and NaN.
+            per_key = [random.choice(SPECIAL, size) for _ in range(1 + num_slots)]
+            last = random.integers(0, 2, size if has_clocks else 0).astype(np.int32)
+            small = [random.integers(0, 9, n).astype(kind) for n, kind in ((2, "<i8"), (3, "<i2"), (4, "<i8"))]
+            return [small[0], per_key[0], small[1], small[2], last, *per_key[1:]]
+
+        base, after = drawn(), drawn()
+        same = random.random(size) < 0.7
+        for i in (1, *range(4, len(base))):
+            if len(base[i]):
+                after[i][same] = base[i][same]
+        changed = changed_keys(after, base)
+        if changed is not None:
+            assert sum(a.nbytes for a in changed) < sum(a.nbytes for a in after)
+            assert bits(with_changes(base, changed)) == bits(after)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [0, [1.0, 2.0], 0, 0, [], [2, 1]],
+        [0, [1.0, 2.0], 0, 0, [], [0, 5]],
+        [0, [1.0, 2.0], 0, 0, [], [-1, 1]],
+        [0, [1.0], 0, 0, [], [1, 2]],
+        [0, 0, 0, [], [1]],
+        [[]],
+    ],
+)
+def test_changed_keys_that_do_not_fit_are_refused(changed: list[object]) -> None:
+    base = [np.zeros(n, np.float32) for n in (1, 5, 1, 1, 0)]
+    arrays = [np.array(part, np.float32) for part in changed[:-1]]
+    with pytest.raises(TransferError, match="changed keys"):
+        with_changes(base, [*arrays, np.array(changed[-1], np.int32)])
 
 
 def test_copies_stay_as_they_were_while_training_goes_on(pair: Pair) -> None:

@@ -56,7 +56,7 @@ def train(
     losses = []
     for clock in range(settings.first_clock, settings.iterations):
         done = []
-        for active in workers:
+        for active in [worker.at(clock) for worker in workers]:
             blocks = runtime.key_space.num_blocks if settings.reproducible else 0
             parameters = Parameters(np.empty(active.size, np.float32), np.empty(blocks, np.int16))
             for p, store in enumerate(stores):

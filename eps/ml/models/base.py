@@ -52,6 +52,8 @@ class Model:
     data_format: ClassVar[str] = "auto"
     #: Whether it has changes of its parameters instead of a gradient; servers add them without an update rule.
     adds: ClassVar[bool] = False
+    #: Number of parts of the rows of a split, if the model :attr:`adds`: clock c uses part ``c % parts``.
+    parts: int = 1
     #: Names of further options -> defaults, whose type is the type of the option.
     options: ClassVar[Mapping[str, Any]] = {}
     #: Whether the model must or must not have an L1 (L2) penalty.

@@ -27,14 +27,18 @@ class Lda(Model):
     has none yet.  Only the worker of a split reads and writes the assignments of its tokens.  All are whole numbers
     below 2^24, so they are exact in float32, and so is the sum of their changes.
 
-    The first clock draws a topic for each token, all topics equally likely; each later clock is one sweep.  A sweep
-    takes the counts of other splits as they were at the start of the clock.  So splits, not workers, define the result.
+    A clock draws the topics of one of ``parts`` parts of the documents of each split, so a sweep over all tokens takes
+    that many clocks.  The first draw of a token has all topics equally likely.  A clock takes the counts of other
+    splits as they were at its start.  So splits, not workers, define the result.
+
+    With one part, two tokens of a word in different splits are always drawn at once, each given the other's old topic.
+    They would be independent of each other in the limit, and rare words would be spread over too many topics.
 
     The loss of a token is ``-log p(w, z) / N``, for all words w, all topics z and N tokens, with the multinomials
-    integrated out, as before the sweep.  Before there are topics it is ``log(V K)``, that of a uniform choice.
+    integrated out, as before the clock.  That of a token without a topic is ``log(V K)``, that of a uniform choice.
 
     Options: ``topics`` (K), ``alpha`` and ``beta`` (the Dirichlet priors of the topics of a document and of the words
-    of a topic).
+    of a topic), ``parts``.
 
     Source
     ------
@@ -45,15 +49,17 @@ class Lda(Model):
 
     task = "topics"
     adds = True
-    options: ClassVar[dict[str, Any]] = {"topics": 20, "alpha": 0.1, "beta": 0.01}
+    options: ClassVar[dict[str, Any]] = {"topics": 20, "alpha": 0.1, "beta": 0.01, "parts": 4}
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
         super().__init__(num_features, num_outputs, intercept=intercept, **options)
         self.num_topics: int = self.chosen["topics"]
         self.alpha: float = self.chosen["alpha"]
         self.beta: float = self.chosen["beta"]
-        if self.num_topics < 1:
-            raise ConfigError(f"topics is {self.num_topics}, but must be at least 1")
+        self.parts = self.chosen["parts"]
+        for name in ("topics", "parts"):
+            if self.chosen[name] < 1:
+                raise ConfigError(f"{name} is {self.chosen[name]}, but must be at least 1")
         for name in ("alpha", "beta"):
             if not 0 < self.chosen[name] < np.inf:
                 raise ConfigError(f"{name} is {self.chosen[name]}, but must be finite and > 0")
@@ -86,19 +92,22 @@ class Lda(Model):
     def _loss(self, params: Params, X: Matrix, words: Int64Array, ends: Int64Array, assigned: Int64Array) -> float:
         """Return this split's part of the loss; the parts of words and topics are shared out by tokens."""
         by_word, by_topic = (params[name].astype(np.float64) for name in ("word_topics", "topics"))
-        num_tokens, k = float(by_topic.sum()), self.num_topics
-        if not num_tokens:
-            return words.size * float(np.log(self.num_features * k))
-        lengths = np.diff(ends)
-        documents = np.repeat(np.arange(lengths.size), lengths)
+        k, drawn = self.num_topics, assigned >= 0
+        documents = np.repeat(np.arange(ends.size - 1), np.diff(ends))
+        without = (words.size - np.count_nonzero(drawn)) * float(np.log(self.num_features * k))
+        if not drawn.all():
+            words, documents, assigned = words[drawn], documents[drawn], assigned[drawn]
+        if not words.size:
+            return without
+        lengths = np.bincount(documents, minlength=ends.size - 1)
         by_document = np.bincount(documents * k + assigned, minlength=lengths.size * k)
         found = _rising(self.alpha, by_document).sum()
         found -= (gammaln(k * self.alpha + lengths) - gammaln(k * self.alpha)).sum()
         shares = np.bincount(words, minlength=len(by_word)) / np.maximum(by_word.sum(axis=1), 1.0)
         found += (_rising(self.beta, params["word_topics"].astype(np.int64)).sum(axis=1) * shares).sum()
         prior = self.num_features * self.beta
-        found -= (gammaln(prior + by_topic) - gammaln(prior)).sum() * (words.size / num_tokens)
-        return -float(found)
+        found -= (gammaln(prior + by_topic) - gammaln(prior)).sum() * (words.size / by_topic.sum())
+        return without - float(found)
 
 
 def _tokens(X: Matrix) -> tuple[Int64Array, Int64Array]:
