@@ -101,4 +101,4 @@ def test_results_are_drawn(tmp_path: Path) -> None:
     events = [{"s": 1.0, "kind": "fail", "hosts": 1}]
     replayed = {"samples": samples, "events": events, "summary": summary, "trace": "p3", "speed": 120.0}
     draw_replay(replayed, tmp_path / "replay.svg")
-    assert "1 failures" in (tmp_path / "replay.svg").read_text(encoding="utf-8")
+    assert "failed 1;" in (tmp_path / "replay.svg").read_text(encoding="utf-8")

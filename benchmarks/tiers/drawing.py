@@ -128,18 +128,18 @@ def draw_replay(found: Mapping[str, Any], path: Path) -> None:
     top, parts = 0.0, [text(8, 16, _replay_title(found), "bold")]
     top += HEAD
     lanes = (
-        ("hosts", [(s["s"], s["reliable"] + s["transient"]) for s in samples], BASE),
-        ("iterations/s", [(s["s"], s["per_s"]) for s in samples], STAGES[1]),
-        ("stage", [(s["s"], s["stage"]) for s in samples], STAGES[2]),
+        ("hosts", [(s["s"], s["reliable"] + s["transient"]) for s in samples], BASE, 110.0),
+        ("iterations/s", [(s["s"], s["per_s"]) for s in samples], STAGES[1], 110.0),
+        ("stage", [(s["s"], s["stage"]) for s in samples], STAGES[2], 40.0),
     )
-    for name, points, color in lanes:
-        height = 40.0 if name == "stage" else 110.0
-        most = max(value for _, value in points) or 1.0
+    for name, points, color, height in lanes:
+        most = max([value for _, value in points] + [s["wanted"] for s in samples if name == "hosts"]) or 1.0
         parts += [text(60, top + 12, name, anchor="end"), text(60, top + 28, f"{most:.3g}", anchor="end")]
-        parts += _steps(points, end_s, (top, height, most), color)
+        for x, width, value in _spans(points, end_s):
+            parts.append(box(x, top + height * (1 - value / most), width, height * value / most, color))
         if name == "hosts":
-            wanted = [(s["s"], s["wanted"]) for s in samples]
-            parts += _line(wanted, end_s, (top, height, most), MARK)
+            for x, width, value in _spans([(s["s"], s["wanted"]) for s in samples], end_s):
+                parts.append(box(x, top + height * (1 - value / most), width, 1.5, MARK))
         top += height + GAP
     for event in found["events"]:
         if event["kind"] == "fail":
@@ -158,7 +158,7 @@ def _replay_title(found: Mapping[str, Any]) -> str:
     summary = found["summary"]
     return (
         f"{found['trace']}, {found['speed']:g} times as fast: {summary['clocks']} iterations, "
-        f"{summary['evicted']} evictions, {summary['failed']} failures, {summary['rolled_back']} clocks rolled back"
+        f"hosts evicted {summary['evicted']}, failed {summary['failed']}; clocks rolled back {summary['rolled_back']}"
     )
 
 
@@ -166,22 +166,11 @@ def _x(seconds: float, end_s: float) -> float:
     return 66 + (WIDTH - 78) * seconds / end_s
 
 
-def _steps(
-    points: Sequence[tuple[float, float]], end_s: float, place: tuple[float, float, float], color: str
-) -> Iterator[str]:
-    top, height, most = place
-    for (begin_s, value), (until_s, _) in zip(points, [*points[1:], (end_s, 0.0)], strict=True):
-        here = height * value / most
-        yield box(_x(begin_s, end_s), top + height - here, _x(until_s, end_s) - _x(begin_s, end_s), here, color)
-
-
-def _line(
-    points: Sequence[tuple[float, float]], end_s: float, place: tuple[float, float, float], color: str
-) -> Iterator[str]:
-    top, height, most = place
-    for (begin_s, value), (until_s, _) in zip(points, [*points[1:], (end_s, 0.0)], strict=True):
-        y = top + height - height * value / most
-        yield box(_x(begin_s, end_s), y, _x(until_s, end_s) - _x(begin_s, end_s), 1.5, color)
+def _spans(points: Sequence[tuple[float, float]], end_s: float) -> Iterator[tuple[float, float, float]]:
+    """Yield left edge, width and value of each span with one value."""
+    changes = [point for i, point in enumerate(points) if not i or point[1] != points[i - 1][1]]
+    for (begin_s, value), (until_s, _) in zip(changes, [*changes[1:], (end_s, 0.0)], strict=True):
+        yield _x(begin_s, end_s), _x(until_s, end_s) - _x(begin_s, end_s), value
 
 
 def _write(path: Path, parts: Sequence[str], height: float) -> None:

@@ -45,7 +45,7 @@ RELIABLE = 2
 #: Interval of samples of the job's state, and the window of its throughput.
 SAMPLE_S, WINDOW_S = 0.25, 2.0
 #: Time from the warning until the host is lost.
-WARNING_S = 1.5
+WARNING_S = 2.0
 #: Share of the evictions without a warning.
 WITHOUT_WARNING = 0.15
 
