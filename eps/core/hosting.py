@@ -134,7 +134,9 @@ class Hosting:
         if decision is None or any(member.address is None for member in members.by_name.values()):
             return None
         self.reason = decision.reason
-        return members.first_membership(settings, {*decision.workers, *decision.servers})
+        # So a split that is lost with a transient container has an earlier owner (Proteus §3.3).
+        keepers = self.safe(decision.workers, members)
+        return members.first_membership(settings, {*decision.workers, *decision.servers}, keepers)
 
     def spare(self, members: Members, view: TiersView, role: Role, leaving: Collection[MemberId]) -> Member | None:
         """Return a registered member of a role for a recovery that has none left; at worst one that leaves."""

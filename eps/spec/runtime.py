@@ -279,7 +279,8 @@ def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
         The model has fewer blocks of parameters than the job would have servers, or than partitions were asked for.
     """
     space = make_model(spec, num_features, num_outputs).key_space()
-    partitions = spec.partitions or min(DEFAULT_PARTITIONS, space.num_blocks)
+    # Half of the transient containers are ActivePSs, each with several partitions.
+    partitions = spec.partitions or min(max(DEFAULT_PARTITIONS, spec.tiers.total), space.num_blocks)
     space.partition_ranges(partitions)
     return spec.with_settings(partitions=partitions)
 
