@@ -19,6 +19,7 @@ from benchmarks.bench_common import process_cpu_s, rounded
 from benchmarks.peers_watch import descendants, machine_busy_s
 from benchmarks.ratings import Law
 from benchmarks.tiers.hosts import CUT_PAUSE, Hosts
+from eps.core.tiers import MEASURED_CLOCKS, SETTLING_CLOCKS
 from eps.system.waits import wait_for
 
 #: Few users and many items: a worker's splits have their own users and nearly all items, so that servers with equal
@@ -31,8 +32,8 @@ SPLITS = 240
 PARTITIONS = 48
 #: Iterations before the speed is steady.
 SETTLING = 2
-#: Iterations that are measured, and iterations for a controller to choose a stage.
-MEASURED, CHOOSING = 5, 10
+#: Iterations that are measured, and iterations in a stage after which a controller that chooses tries no other.
+MEASURED, CHOOSING = 5, SETTLING_CLOCKS + MEASURED_CLOCKS + 4
 #: Rate of the links until a fixed stage is reached.
 FAST_MBIT = 1000.0
 JOB_TIMEOUT_S = 300.0
