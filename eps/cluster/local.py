@@ -95,7 +95,7 @@ class LocalResourceManager(Waitable):
             if self._withdraw(container_id) or self._closed:
                 return
             if self._ledger.is_live(container_id):
-                self._send(KillProcess(container_id, signals.SIGTERM))
+                self._send(KillProcess(container_id))
 
     def kill(self, container_id: str, signal: int = signals.SIGKILL) -> None:
         """Send a signal to a container's process, to simulate failures; no effect if it is not running."""

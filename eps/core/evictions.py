@@ -18,6 +18,8 @@ from eps.core.membership import Membership
 from eps.core.reconfig import Operation, Plan
 from eps.core.types import MemberId, Role
 
+#: Notice of an eviction by a trigger or a signal, in seconds: as on EC2 (Proteus §3.3).
+NOTICE_S = 120.0
 #: Phrase after a container's name if the resource manager gives no reason.
 TAKEN_AWAY = "will be taken away"
 

@@ -8,14 +8,28 @@ Source: Proteus §3.3 (elasticity controller).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 
 from eps.core import events as e
+from eps.core import messages as m
 from eps.core.members import Member, Members
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Operation, Plan, Purpose
-from eps.core.tiers import Decision, HostView, Stage, decide
+from eps.core.tiers import (
+    MEASURED_CLOCKS,
+    MEASURED_S,
+    SETTLING_CLOCKS,
+    Decision,
+    HostView,
+    ServerTier,
+    Stage,
+    StageRule,
+    TiersView,
+    decide,
+)
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 
 
@@ -36,14 +50,25 @@ class Hosting:
     ----------
     first : mapping
         Number of containers of each tier with which the job starts.
+    rule : StageRule
+    num_partitions : int
     """
 
-    def __init__(self, first: Mapping[Tier, int]) -> None:
+    def __init__(self, first: Mapping[Tier, int], rule: StageRule, num_partitions: int) -> None:
         self._first = dict(first)
+        self.rule = rule
+        self._num_partitions = num_partitions
         #: Number of reliable containers that the job restores.
         self.reliable = first[Tier.RELIABLE]
         #: An entry whenever the stage or the number of containers changes.
         self.stages: list[StageEntry] = []
+        #: The reason for the latest decision.
+        self.reason = ""
+        #: Stage -> its iteration time, with the current numbers of containers.
+        self._measured: dict[Stage, float] = {}
+        self._left_s = 0.0
+        #: Index of the entry of :attr:`stages` that was measured last.
+        self._measured_entry = -1
 
     def request_first(self, members: Members, now_s: float) -> list[e.Command]:
         """Request the containers with which the job starts."""
@@ -52,8 +77,8 @@ class Hosting:
             command for tier, number in numbers for _ in range(number) for command in members.request_host(tier, now_s)
         ]
 
-    def views(self, members: Members, warned: Collection[str], plan: Plan | None) -> tuple[HostView, ...]:
-        """Return the containers that the job may use.
+    def view(self, members: Members, warned: Collection[str], plan: Plan | None) -> TiersView:
+        """Return the containers that the job may use, and what else the controller decides on.
 
         Parameters
         ----------
@@ -74,41 +99,111 @@ class Hosting:
                 if member.address is not None or member.name in coming:
                     here.update(dict.fromkeys(member.roles, member.name))
             found.append(HostView(host.container, host.tier, host.rank, here.get(Role.WORKER), here.get(Role.SERVER)))
-        return tuple(found)
+        stage = self.stages[-1].stage if self.stages else Stage.PARAM_SERVS
+        return TiersView(tuple(found), self.rule, self._num_partitions, dict(self._measured), self._left_s, stage)
+
+    def measure(self, completed_s: Sequence[float], iterations: int) -> None:
+        """Measure the iteration time of the current stage, once enough clocks are complete in it.
+
+        Parameters
+        ----------
+        completed_s : sequence of float
+            When each clock was complete.
+        iterations : int
+            Clocks that the job trains.
+        """
+        number = len(self.stages) - 1
+        if self.rule is not StageRule.AUTO or number == self._measured_entry:
+            return
+        entry, end = self.stages[number], len(completed_s)
+        first = max(0, entry.clock) + SETTLING_CLOCKS
+        if end - first < MEASURED_CLOCKS or completed_s[end - 1] - completed_s[first] < MEASURED_S:
+            return
+        self._measured_entry = number
+        found = median(later - earlier for earlier, later in pairwise(completed_s[first:end]))
+        previous = self._measured.get(entry.stage, found)
+        # Times of one stage change with the load of the machines: the earlier measurement counts, too.
+        self._measured[entry.stage] = (found + previous) / 2
+        self._left_s = (iterations - end) * found
 
     def first_membership(self, members: Members, settings: CoreSettings) -> Membership | None:
         """Return the first membership, or None while a member has not registered."""
-        decision = decide(self.views(members, (), None))
+        found = self.view(members, (), None)
+        # Partitions begin on reliable containers: the first cut protects them before they move on.
+        decision = decide(replace(found, rule=StageRule.STAGE_1))
         if decision is None or any(member.address is None for member in members.by_name.values()):
             return None
-        return members.first_membership(settings, {*decision.workers, *decision.servers})
+        self.reason = decision.reason
+        # So a split that is lost with a transient container has an earlier owner (Proteus §3.3).
+        keepers = self.safe(decision.workers, members)
+        return members.first_membership(settings, {*decision.workers, *decision.servers}, keepers)
 
-    def spare(self, members: Members, views: Collection[HostView], role: Role) -> Member | None:
-        """Return a registered member of a role for a recovery that has none left."""
-        for host in sorted(views, key=lambda host: (host.tier is not Tier.RELIABLE, host.rank)):
+    def spare(self, members: Members, view: TiersView, role: Role, leaving: Collection[MemberId]) -> Member | None:
+        """Return a registered member of a role for a recovery that has none left; at worst one that leaves."""
+        found = []
+        for host in view.hosts:
             name = host.worker if role is Role.WORKER else host.server
             member = members.by_name.get(name or "")
             fits = role is Role.WORKER or host.tier is Tier.RELIABLE
             if fits and member is not None and member.address is not None:
-                return member
-        return None
+                found.append((member.name in leaving, host.tier is not Tier.RELIABLE, host.rank, member))
+        return min(found, key=lambda entry: entry[:3])[3] if found else None
 
-    def lacking(self, views: Collection[HostView]) -> int:
+    def size(self, members: Members) -> dict[Role, int]:
+        """Return the size with which the job resumes: all containers, and the reliable ones that it restores."""
+        transient = sum(host.tier is Tier.TRANSIENT for host in members.hosts.values())
+        return {Role.WORKER: self.reliable + transient, Role.SERVER: self.reliable}
+
+    def lacking(self, view: TiersView) -> int:
         """Return how many reliable containers are missing."""
-        return max(0, self.reliable - sum(host.tier is Tier.RELIABLE for host in views))
+        return max(0, self.reliable - view.count(Tier.RELIABLE))
 
-    def replacement(self, views: Collection[HostView]) -> Change | None:
+    def replacement(self, view: TiersView) -> Change | None:
         """Return the change that restores the reliable containers; None if there are enough."""
-        number = self.lacking(views)
+        number = self.lacking(view)
         return Change(Operation.TIERS, number, containers=((Tier.RELIABLE, number),)) if number else None
 
-    def decision(self, membership: Membership, views: Collection[HostView]) -> Decision | None:
+    def decision(self, membership: Membership, view: TiersView) -> Decision | None:
         """Return who should take part; None if that is as it is, or cannot be."""
-        found = decide(views)
+        found = decide(view)
         if found is None:
             return None
         same = set(found.workers) == set(membership.workers) and set(found.servers) == set(membership.servers)
+        same = same and set(found.owners) == set(membership.partitions.owners)
+        self.reason = found.reason
         return None if same else found
+
+    # ---- ActivePSs and BackupPSs
+
+    def safe(self, names: Iterable[MemberId], members: Members) -> tuple[MemberId, ...]:
+        """Return those of these members that are on reliable containers."""
+        return tuple(name for name in names if _tier(members, name) is Tier.RELIABLE)
+
+    def is_exposed(self, owners: Collection[MemberId], members: Members) -> bool:
+        """Return whether a server on a transient container owns a partition."""
+        return any(_tier(members, name) is Tier.TRANSIENT for name in set(owners))
+
+    def backups(self, membership: Membership, members: Members) -> tuple[m.Target, ...]:
+        """Return the BackupPS of each partition; empty if no reliable container has a server.
+
+        A partition that is owned on a reliable container is kept there.
+        """
+        safe = self.safe(membership.servers, members)
+        if not safe:
+            return ()
+        found = [
+            owner if owner in safe else safe[partition % len(safe)]
+            for partition, owner in enumerate(membership.partitions.owners)
+        ]
+        return tuple(m.Target(p, name, membership.addresses[name]) for p, name in enumerate(found))
+
+    def server_tier(self, name: MemberId, membership: Membership, members: Members) -> ServerTier | None:
+        """Return the tier of a server; None if it is spare."""
+        if name not in membership.servers:
+            return None
+        if name in membership.partitions.owners:
+            return ServerTier.PARAM_SERV if _tier(members, name) is Tier.RELIABLE else ServerTier.ACTIVE_PS
+        return ServerTier.BACKUP_PS
 
     def request(self, members: Members, plan: Plan, now_s: float) -> list[e.Command]:
         """Request the containers that a plan adds."""
@@ -136,7 +231,21 @@ class Hosting:
         used = {host.container: host.tier for host in members.hosts.values()}
         taking_part = {members.by_name[name].container for name in membership.members if name in members.by_name}
         numbers = {tier: sum(used.get(name) is tier for name in taking_part) for tier in Tier}
-        now = Stage.PARAM_SERVS, numbers[Tier.RELIABLE], numbers[Tier.TRANSIENT]
+        now = self._stage(membership, members), numbers[Tier.RELIABLE], numbers[Tier.TRANSIENT]
         last = self.stages[-1] if self.stages else None
         if last is None or (last.stage, last.reliable, last.transient) != now:
+            if last is None or (last.reliable, last.transient) != now[1:]:
+                self._measured.clear()
             self.stages.append(StageEntry(membership.from_clock, *now))
+
+    def _stage(self, membership: Membership, members: Members) -> Stage:
+        if not self.is_exposed(membership.partitions.owners, members):
+            return Stage.PARAM_SERVS
+        works = any(_tier(members, name) is Tier.RELIABLE for name in membership.workers)
+        return Stage.ACTIVE_PSS if works else Stage.NO_RELIABLE_WORKERS
+
+
+def _tier(members: Members, name: MemberId) -> Tier | None:
+    """Return the tier of a member's container; None if it has ended."""
+    member = members.by_name.get(name)
+    return None if member is None else member.tier

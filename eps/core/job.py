@@ -12,9 +12,11 @@ containers warned              evictions -> plans (abort, if a newcomer is warne
 room seen                      size -> plans
 report of a clock              progress
 report of a plan's step        plans
+report of a warning            as containers warned
 membership acknowledged        members -> plans
 inventory                      recovery -> progress
 checkpoint part, done          checkpoints
+cut staged, failed             cuts
 checkpoint cannot be read      checkpoints -> recovery
 change, cancel                 plans -> members (newcomers of an aborted plan)
 export done, failed            export
@@ -46,14 +48,15 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
+from eps.core.cuts import Cuts
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
-from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
+from eps.core.evictions import NOTICE_S, TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.hosting import Hosting
 from eps.core.members import MISSING, Masters, Member, Members, container_of
 from eps.core.membership import Membership
@@ -63,12 +66,10 @@ from eps.core.progress import Progress
 from eps.core.reconfig import TAKINGS, Change, Operation, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
 from eps.core.size import Size, StartStep, Startup
-from eps.core.tiers import HostView
+from eps.core.tiers import StageRule, TiersView
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
-#: Notice of an eviction that a trigger requests, in seconds: as on EC2 (Proteus §3.3).
-NOTICE_S = 120.0
 #: Reason recorded for a container whose process ended while no master ran.
 ENDED_AWAY = "ended while the job master was down"
 
@@ -98,6 +99,8 @@ class Job:
     tiers : mapping, optional
         Number of containers of each tier: each has a worker and a server, and the job decides which take part.  Then
         ``num_workers`` and ``num_servers`` are both their sum.
+    stage_rule : StageRule
+        How the job chooses the stage, if it has tiers.
 
     Raises
     ------
@@ -119,6 +122,7 @@ class Job:
         start_with: float = 0.5,
         seed: str = "",
         tiers: Mapping[Tier, int] | None = None,
+        stage_rule: StageRule = StageRule.AUTO,
     ) -> None:
         limits = (num_workers, settings.num_splits, "splits"), (num_servers, settings.num_partitions, "partitions")
         for role, (number, limit, items) in zip(Role, limits, strict=True):
@@ -132,9 +136,11 @@ class Job:
         self.members = Members(first_container)
         self.evictions = Evictions()
         #: None if the containers of the job have one member each.
-        self.hosting = None if tiers is None else Hosting(tiers)
+        self.hosting = None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions)
+        self.cuts = Cuts(settings.num_partitions, settings.iterations)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
-        self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed)
+        reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
+        self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed, reliable=reliable)
         self.plans = Plans(settings, triggers)
         self.progress = Progress(settings, stop_on_divergence=stop_on_divergence)
         self.recovery = Recovery(settings.first_clock)
@@ -362,6 +368,10 @@ class Job:
                     self._on_exited(member.container, why, taken=False, silent=True)
             case m.PeerReached():
                 self.members.connected(report)
+            case m.EvictionWarned(name, notice_s, reason):
+                if (member := self.members.by_name.get(name)) is not None:
+                    in_s = notice_s - (now_s - at_s)
+                    self._on_warned(e.ContainersWarned((e.ContainerWarning(member.container, in_s, reason),)))
             case m.CheckpointUnusable(_, checkpoint, message):
                 if membership is None or self.recovery.inquiry is not None:
                     return
@@ -375,6 +385,8 @@ class Job:
                         self.progress.hear(results, membership.incarnation, now_s)
             case m.CheckpointPartWritten() | m.CheckpointPartFailed() | m.CheckpointPartWaits():
                 self.out.add(self.checkpoints.hear(report, now_s))
+            case m.CutStaged() | m.CutFailed():
+                self.cuts.hear(report, now_s)
             case _:
                 if isinstance(report, m.MembershipAcked):
                     self.members.acknowledged(report)
@@ -411,7 +423,7 @@ class Job:
             case StartStep.ASK:
                 self._request_first()
             case StartStep.BEGIN:
-                without = [member.name for member in first if not member.granted]
+                without = [member.name for member in first if not member.is_ready]
                 self.out.add(self.members.dismiss(without, "the job starts without it"))
                 if without:
                     self.out.note("smaller", without=without)
@@ -490,6 +502,8 @@ class Job:
             self.out.add(self.export.due(now_s))
             return
         self.state = JobState.RUNNING
+        if self.hosting is not None:
+            self._cut(self.hosting, membership)
         self._change()
         progress, membership = self.progress, self.membership
         assert membership is not None
@@ -525,17 +539,21 @@ class Job:
         if inquiry.empty_roles(before) or inquiry.missing(before):
             return
         point, clocks = self.checkpoints.restore_point(self.settings.seeded_clock), self.progress.next_clocks()
-        after = recovery.membership(before, self.settings, point, clocks)
+        cut = self.cuts.committed.point if self.cuts.committed is not None else None
+        safe = self.hosting.safe(self.members.by_name, self.members) if self.hosting is not None else ()
+        after = recovery.membership(before, self.settings, point, clocks, cut, safe)
         self.out.add(recovery.end(before, after, self.progress.completed, now_s))
         servers = sorted(name for name in inquiry.lost if name in before.servers)
         if after.goes_back:
             self.out.add(self.checkpoints.roll_back(self.checkpoints.epoch + 1, after.from_clock, now_s))
             self.progress.roll_back(after.from_clock)
+            self.cuts.roll_back(after.checkpoint, now_s)
             if self.state is JobState.EXPORTING:
                 self.state = JobState.RUNNING
                 self.export.close()
         elif servers:
             self.out.add(self.checkpoints.abandon(f"lost with {', '.join(servers)}", now_s))
+            self.cuts.abandon(now_s)
         flight = self.plans.flight
         # A released member owes nothing; its shutdown order may come at any moment.
         leaving = [name for name in flight.leaving() if name in self.members.by_name]
@@ -559,7 +577,7 @@ class Job:
             else:
                 self.out.add(plans.fire(trigger, self._plan_context))
         while True:
-            while (stepped := plans.step(self.progress.horizon, now_s)) is not None:
+            while (stepped := plans.step(self.progress.horizon, now_s, self._may_commit)) is not None:
                 self.out.add(stepped.commands)
                 if stepped.committed is not None and stepped.committed.membership is not None:
                     self.members.adopt(stepped.committed.membership, waits=False)
@@ -574,7 +592,8 @@ class Job:
             elif warned and plans.may_drain(now_s):
                 self._drain(self.membership, warned)
             if plans.is_idle and not warned:
-                self.out.add(plans.ask_missing(self.size.pending(self.members.held), self._plan_context))
+                follows = not self._is_exposed(self.membership.partitions.owners)
+                self.out.add(plans.ask_missing(self.size.pending(self.members.held), self._plan_context, follows))
             if plans.flight.plan is not None or not plans.queue:
                 return
             plan = plans.queue[0]
@@ -611,25 +630,52 @@ class Job:
     # ---- containers of two tiers
 
     @property
-    def _hosts(self) -> tuple[HostView, ...]:
+    def _tiers(self) -> TiersView:
         """The containers that may be used.  A job that starts uses what it has, and drains it afterwards."""
         assert self.hosting is not None
         warned = self.evictions.containers if self.membership is not None else ()
-        return self.hosting.views(self.members, warned, self.plans.flight.plan)
+        return self.hosting.view(self.members, warned, self.plans.flight.plan)
+
+    def _is_exposed(self, owners: Collection[MemberId]) -> bool:
+        """Return whether a container that can be taken away has parameters."""
+        return self.hosting is not None and self.hosting.is_exposed(owners, self.members)
+
+    @property
+    def _may_commit(self) -> bool:
+        """Whether the plan in flight may commit: the first that exposes parameters waits for a cut."""
+        plan, membership = self.plans.flight.plan, self.membership
+        if self.hosting is None or plan is None or plan.transfer is None or membership is None:
+            return True
+        before, after = membership.partitions.owners, plan.transfer.partitions.owners
+        if self._is_exposed(before) or not self._is_exposed(after):
+            return True
+        return self.cuts.allows(self._checkpoint_context(membership))
+
+    def _cut(self, hosting: Hosting, membership: Membership) -> None:
+        """Take cuts while containers that can be taken away have parameters, or are about to get them."""
+        plan, cuts = self.plans.flight.plan, self.cuts
+        exposed = self._is_exposed(membership.partitions.owners)
+        if exposed:
+            cuts.lag(self.progress.completed)
+        elif plan is None or plan.transfer is None or not self._is_exposed(plan.transfer.partitions.owners):
+            self.out.add(cuts.forget(membership.servers) if plan is None else ())
+            return
+        context, backups = self._checkpoint_context(membership), hosting.backups(membership, self.members)
+        self.out.add(cuts.advance(context, backups, self.out.now_s))
 
     def _add_spare(self, hosting: Hosting, role: Role) -> None:
         """Let a recovery continue with a spare member of a role that has none left, once there is one."""
-        member = hosting.spare(self.members, self._hosts, role)
+        member = hosting.spare(self.members, self._tiers, role, self.plans.flight.leaving())
         if member is not None and member.address is not None:
             self.recovery.add(member.name, role)
             self.recovery.registered(member.name, member.address)
             return
-        for _ in range(hosting.lacking(self._hosts)):
+        for _ in range(hosting.lacking(self._tiers)):
             self.out.add(self.members.request_host(Tier.RELIABLE, self.out.now_s))
 
     def _take_containers(self, trigger: Trigger) -> None:
         """Evict transient containers, or make them fail, as a trigger requests: those that have run longest."""
-        hosts = self._hosts if self.hosting is not None else ()
+        hosts = self._tiers.hosts if self.hosting is not None else ()
         found = sorted((host for host in hosts if host.tier is Tier.TRANSIENT), key=lambda host: host.rank)
         chosen = [host.container for host in found[: trigger.change.count or len(found)]]
         if not chosen:
@@ -653,18 +699,20 @@ class Job:
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
-        warned = bool(self.evictions.next_to_drain(membership))
+        warned = self.evictions.next_to_drain(membership)
         purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
         if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
             return
-        hosts = self._hosts
-        if hosting.decision(membership, hosts) is None:
-            change = hosting.replacement(hosts)
+        hosting.measure(self.progress.history.completed_s, self.settings.iterations)
+        tiers = self._tiers
+        if hosting.decision(membership, tiers) is None:
+            change = hosting.replacement(tiers)
             if change is not None and plans.is_idle:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
         if (plan := plans.flight.uncommitted) is not None:
-            if plan.purpose is Purpose.DRAIN:
+            replaces = plan.purpose is Purpose.REPLACE and set(warned) <= set(plan.removed)
+            if replaces or plan.purpose is Purpose.DRAIN:
                 return
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
         if not any(plan.purpose is purpose for plan in plans.queue):
@@ -687,9 +735,9 @@ class Job:
     def _plan_context(self) -> PlanContext:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
-        hosts = None if self.hosting is None else self._hosts
+        tiers = None if self.hosting is None else self._tiers
         return PlanContext(
-            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, hosts
+            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, tiers
         )
 
     @property
@@ -705,6 +753,8 @@ class Job:
             return -inf
         if self.recovery.inquiry is not None or self.members.unacked or self.checkpoints.pending is not None:
             return -inf
+        if self._is_exposed(membership.partitions.owners):
+            return -inf
         if any(self.size.pending(self.members.held).values()) or plans.lacks_followers(membership):
             return -inf
         if self.size.lacks_room:
@@ -715,7 +765,11 @@ class Job:
     def _checkpoint_context(self, membership: Membership) -> CheckpointContext:
         progress, warned_s = self.progress, self.evictions.servers_warned_s(membership)
         clocks = progress.horizon, progress.lookahead, progress.completed
-        return CheckpointContext(membership, *clocks, warned_s, self.size.asked(self.plans.open))
+        if self.hosting is None:
+            size = self.size.asked(self.plans.open)
+        else:
+            size = self.hosting.size(self.members)
+        return CheckpointContext(membership, *clocks, warned_s, size)
 
     def _outstanding(self) -> Orders:
         """Return the orders that have had no effect yet, or no acknowledgement."""
@@ -761,6 +815,7 @@ class Job:
         """Assert the invariants of the parts and between them (design section 3)."""
         for part in (self.members, self.startup, self.evictions, self.plans, self.recovery, self.checkpoints):
             part.validate()
+        self.cuts.validate()
         self.export.validate()
         if self.membership is None:
             return

@@ -135,6 +135,19 @@ class ListEntry:
     holds: tuple[int, ...]
 
 
+_CUT = "cut-"
+
+
+def cut_name(clock: int) -> str:
+    """Return the name of a cut among the restore points of memberships."""
+    return f"{_CUT}{clock:08d}"
+
+
+def cut_clock(name: str) -> int | None:
+    """Return the clock of a cut from its name; None if it names a checkpoint, or is empty."""
+    return int(name.removeprefix(_CUT)) if name.startswith(_CUT) else None
+
+
 @dataclass(frozen=True)
 class Membership:
     """The members of a job and what each holds, from a clock on."""
@@ -156,7 +169,7 @@ class Membership:
     split_clocks: tuple[int, ...] = ()
     #: How often this run of the job has rolled back to a checkpoint.  Messages of earlier incarnations are void.
     incarnation: int = 0
-    #: The checkpoint with which the incarnation began; empty if it began from the seed.
+    #: The checkpoint or cut with which the incarnation began; empty if it began from the seed.
     checkpoint: str = ""
     #: Number of the latest recovery up to this membership.
     recovery: int = 0
@@ -165,6 +178,11 @@ class Membership:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "addresses", MappingProxyType(dict(self.addresses)))
+
+    @property
+    def cut(self) -> int | None:
+        """The clock of the cut with which the incarnation began; None if it began otherwise."""
+        return cut_clock(self.checkpoint)
 
     @property
     def takes_over(self) -> bool:
@@ -209,8 +227,16 @@ class Membership:
             assert set(holders) <= workers, f"split {split} is inactive on a worker that is gone"
             assert self.splits.active[split] not in holders, f"split {split} is active and inactive on one worker"
 
-    def balance(self) -> tuple[int, int]:
-        """Return the spread of partitions and of splits: largest minus smallest load, at most 1 after a plan."""
-        partitions = self.partitions.counts(self.servers).values()
+    def balance(self, *, with_backups: bool = False) -> tuple[int, int]:
+        """Return the spread of partitions and of splits: largest minus smallest load, at most 1 after a plan.
+
+        Parameters
+        ----------
+        with_backups : bool
+            Whether servers that own nothing are BackupPSs, and not counted.
+        """
+        owners = set(self.partitions.owners)
+        servers = [name for name in self.servers if name in owners or not with_backups]
+        partitions = self.partitions.counts(servers).values()
         splits = self.splits.counts(self.workers).values()
         return max(partitions) - min(partitions), max(splits) - min(splits)

@@ -141,6 +141,14 @@ class HeldPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptCut:
+    """A copy of a partition at the clock of a cut."""
+
+    partition: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """The holdings and the progress of a member; sent after other members were lost."""
 
@@ -153,6 +161,8 @@ class Inventory:
     partitions: tuple[HeldPartition, ...] = ()
     #: Servers: results of the latest clocks, which workers send along with their pushes.
     results: tuple[ClockReported, ...] = ()
+    #: Servers: the copies that they keep for cuts, of their own partitions and as BackupPS.
+    cuts: tuple[KeptCut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +218,35 @@ class CheckpointUnusable:
 
 
 @dataclass(frozen=True, slots=True)
+class CutStaged:
+    """The owner's BackupPS has its partition of a cut."""
+
+    name: MemberId
+    cut_id: int
+    partition: int
+    #: The BackupPS; the owner itself if that is on a reliable container.
+    holder: MemberId
+    size_bytes: int
+    #: Per split, the next clock that is due.
+    next_clock: tuple[int, ...]
+
+    @property
+    def clock(self) -> int:
+        """The number of clocks that every split has contributed."""
+        return min(self.next_clock)
+
+
+@dataclass(frozen=True, slots=True)
+class CutFailed:
+    """An owner could not copy or send its partition of a cut; training continues."""
+
+    name: MemberId
+    cut_id: int
+    partition: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerReached:
     """The member has connected to another; shown to users, to find slow connections."""
 
@@ -215,6 +254,17 @@ class PeerReached:
     peer: Address
     #: The transport: ``shm``, ``unix``, ``tcp`` or ``grpc``.
     way: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionWarned:
+    """The member's container will be taken away; it got a signal."""
+
+    name: MemberId
+    #: Seconds from the time of this report.
+    notice_s: float
+    #: Why, as a phrase that follows the container's name.
+    reason: str
 
 
 Report = (
@@ -233,7 +283,10 @@ Report = (
     | CheckpointPartFailed
     | CheckpointPartWaits
     | CheckpointUnusable
+    | CutStaged
+    | CutFailed
     | PeerReached
+    | EvictionWarned
 )
 
 # ---- master -> member
@@ -336,6 +389,26 @@ class TakeCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeCut:
+    """Send each owned partition to its BackupPS when it has completed ``clock`` clocks; if it was reported, again.
+
+    The receiver drops its copies of all other cuts, except those of the clock ``kept``.
+    """
+
+    cut_id: int
+    clock: int
+    #: Clock of the latest committed cut; -1 if there is none.
+    kept: int
+    #: The BackupPS of each partition.
+    backups: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropCuts:
+    """Drop all copies for cuts: no container that can be taken away owns a partition any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End the process."""
 
@@ -361,6 +434,8 @@ Order = (
     | AbortPlan
     | ReleasePlan
     | TakeCheckpoint
+    | TakeCut
+    | DropCuts
     | Shutdown
     | TakeInventory
 )

@@ -229,10 +229,25 @@ def _members_after(
     return after
 
 
-def plan_transfer(membership: Membership, coming: Team, going: Team) -> TransferPlan:
-    """Return what moves when members of one or both roles are added and removed."""
+def plan_transfer(
+    membership: Membership, coming: Team, going: Team, owners: Sequence[MemberId] | None = None
+) -> TransferPlan:
+    """Return what moves when members of one or both roles are added and removed.
+
+    Parameters
+    ----------
+    owners : sequence of str, optional
+        The servers that own partitions afterwards; by default all.
+    """
     found = TransferPlan((), (), membership.partitions, membership.splits)
-    if coming.servers or going.servers:
+    if owners is not None:
+        holding = set(found.partitions.owners)
+        before = [name for name in membership.servers if name in holding]
+        more, fewer = [n for n in owners if n not in holding], [n for n in before if n not in owners]
+        if more or fewer:
+            moves, partitions = plan_partitions(found.partitions, before, more, fewer)
+            found = replace(found, partition_moves=moves, partitions=partitions)
+    elif coming.servers or going.servers:
         moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)
         found = replace(found, partition_moves=moves, partitions=partitions)
     if coming.workers or going.workers:

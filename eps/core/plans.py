@@ -33,7 +33,7 @@ from eps.core.reconfig import (
     resolve,
 )
 from eps.core.retries import Backoff
-from eps.core.tiers import HostView
+from eps.core.tiers import TiersView
 from eps.core.types import Address, CoreSettings, MemberId, Role, Team
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
@@ -188,6 +188,8 @@ class PlanDriver:
     def take_over(self, membership: Membership, lost: Iterable[MemberId], *, rolled_back: bool) -> None:
         """Continue under the membership of a recovery, which replaces the plan's own."""
         self.lost.update(lost)
+        # A recovery without a worker, or a server, keeps one that was about to leave.
+        self.plan.going = self.plan.going.without(membership.members)
         self.plan.membership = membership
         self.acked.clear()
         if rolled_back:
@@ -346,15 +348,15 @@ class PlanContext:
     #: Whether training is complete and the model is being exported.
     exports: bool
     now_s: float
-    #: The containers of a job on reliable and transient containers, without those that will be taken away; else None.
-    hosts: tuple[HostView, ...] | None = None
+    #: The containers of a job on reliable and transient containers; None for other jobs.
+    tiers: TiersView | None = None
 
 
 def roster(job: PlanContext) -> Roster:
     """Return the current members."""
     assert job.membership is not None
     numbers = job.next_number
-    return Roster(job.membership.workers, job.membership.servers, numbers[Role.WORKER], numbers[Role.SERVER], job.hosts)
+    return Roster(job.membership.workers, job.membership.servers, numbers[Role.WORKER], numbers[Role.SERVER], job.tiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,12 +403,12 @@ class Flight:
         """
         assert job.membership is not None and self.driver is None
         after, coming, going = resolve(roster(job), plan.change, settings)
-        if job.hosts is not None and after.hosts is not None:
-            plan.releases = tuple(host.container for host in job.hosts if host not in after.hosts)
+        if job.tiers is not None and after.tiers is not None:
+            plan.releases = tuple(host.container for host in job.tiers.hosts if host not in after.tiers.hosts)
         if plan.change.operation is Operation.FOLLOW:
             transfer = follow_transfer(job.membership)
         else:
-            transfer = plan_transfer(job.membership, coming, going)
+            transfer = plan_transfer(job.membership, coming, going, after.owners)
         plan.coming, plan.going, plan.transfer = coming, going, transfer
         self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
         plan.enter(Phase.PROPOSED, job.now_s)
@@ -415,7 +417,7 @@ class Flight:
         members = {"added": list(plan.added), "removed": list(plan.removed)}
         return [noted("proposed", job.now_s, plan=plan.plan_id, **members, moves=moves)]
 
-    def step(self, horizon: int, now_s: float) -> Stepped | None:
+    def step(self, horizon: int, now_s: float, may_commit: bool = True) -> Stepped | None:
         """Advance the plan by one phase; return None if something is missing or no plan is in flight.
 
         A plan commits just after the horizon: no worker can have started that clock, so none has to stop.
@@ -426,6 +428,8 @@ class Flight:
         plan = driver.plan
         following = next(phase for phase in TRANSITIONS[plan.phase] if phase is not Phase.ABORTED)
         if following is Phase.COMMITTED:
+            if not may_commit:
+                return None
             plan.commit_clock = horizon + 1
             plan.membership = driver.next_membership(plan.commit_clock)
         plan.enter(following, now_s)
@@ -673,13 +677,15 @@ class Plans:
             role = str(change.operation.role)
             return [noted("not-replaced", job.now_s, role=role, count=change.count, reason=str(error))]
 
-    def ask_missing(self, pending: Mapping[Role, int], job: PlanContext) -> list[e.Command]:
+    def ask_missing(self, pending: Mapping[Role, int], job: PlanContext, follows: bool) -> list[e.Command]:
         """Queue changes that restore the job's size and give each partition its follower.
 
         Parameters
         ----------
         pending : mapping
             Missing members of each role.
+        follows : bool
+            Whether partitions need followers.
         """
         assert job.membership is not None
         commands: list[e.Command] = []
@@ -688,7 +694,7 @@ class Plans:
         for role, number in pending.items():
             if number:
                 commands += self.ask_own(Change(ADDITION[role], number), Purpose.REPLACE, job)
-        if self.lacks_followers(job.membership):
+        if follows and self.lacks_followers(job.membership):
             commands += self.ask_own(Change(Operation.FOLLOW, 1), Purpose.FOLLOW, job)
         return commands
 
@@ -708,8 +714,8 @@ class Plans:
         asked = {"purpose": str(purpose), "request": request_id, "change": str(change)}
         return plan, [noted("asked", now_s, plan=plan.plan_id, **asked)]
 
-    def _check(self, change: Change, job: PlanContext) -> tuple[Team, Team]:
-        """Return the members that a change would add and remove; raise if it is refused."""
+    def _check(self, change: Change, job: PlanContext) -> tuple[Roster, Team, Team]:
+        """Return the members after a change, and those that it would add and remove; raise if it is refused."""
         iterations = self._settings.iterations
         if job.exports or job.completed >= iterations:
             raise JobFinishedError(f"{change} refused: the job has finished its {iterations} iterations")
@@ -717,17 +723,17 @@ class Plans:
             raise PlanError(f"{change} refused: the job is still starting")
         if job.horizon >= iterations - 1:
             raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has already been granted")
-        return resolve(after_plans(roster(job), self.open, self._settings), change, self._settings)[1:]
+        return resolve(after_plans(roster(job), self.open, self._settings), change, self._settings)
 
     def _dry_run(self, change: Change, job: PlanContext) -> str:
-        coming, going = self._check(change, job)
+        after, coming, going = self._check(change, job)
         assert job.membership is not None
         added, removed = (", ".join(team.members) or "none" for team in (coming, going))
         who = f"{change}: adds {added}, removes {removed}"
         ahead = len(self.queue) + (self.flight.driver is not None)
         if ahead:
             return f"{who}; {ahead} changes come first, so the moves are not known"
-        return "\n".join([who, *plan_transfer(job.membership, coming, going).lines()])
+        return "\n".join([who, *plan_transfer(job.membership, coming, going, after.owners).lines()])
 
     def cancel(self, plan_id: int) -> Plan | EpsError | None:
         """Return the plan to abort, an error if it cannot be aborted, or None if it was cancelled before."""
@@ -801,9 +807,9 @@ class Plans:
         shrink = next((str(plan.change) for plan in self.queue if plan.change.removes_members), "")
         return self.flight.late(job, shrink, self._settings.iterations)
 
-    def step(self, horizon: int, now_s: float) -> Stepped | None:
+    def step(self, horizon: int, now_s: float, may_commit: bool = True) -> Stepped | None:
         """Advance the plan in flight by one phase; return None if something is missing or no plan is in flight."""
-        stepped = self.flight.step(horizon, now_s)
+        stepped = self.flight.step(horizon, now_s, may_commit)
         if stepped is not None and stepped.released is not None and stepped.released.purpose in self._retries:
             self._retries[stepped.released.purpose] = self._retries[stepped.released.purpose].succeeded()
         return stepped

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
-from eps.core.tiers import Deltas, HostView, decide, deltas_text, resized
+from eps.core.tiers import Deltas, TiersView, decide, deltas_text, resized
 from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, member_name
 from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
@@ -292,8 +292,10 @@ class Roster:
     #: Numbers of the next worker and the next server; numbers are never reused.
     next_worker: int
     next_server: int
-    #: The containers of a job on reliable and transient containers, without those that will be taken away; else None.
-    hosts: tuple[HostView, ...] | None = None
+    #: The containers of a job on reliable and transient containers; None for other jobs.
+    tiers: TiersView | None = None
+    #: Servers that own partitions, if not all do.
+    owners: tuple[MemberId, ...] | None = None
 
     def of_role(self, role: Role) -> tuple[MemberId, ...]:
         """Return the members of one role."""
@@ -323,7 +325,7 @@ def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Ros
         return roster, Team(), Team()
     if change.operation is Operation.TIERS:
         return _resolve_tiers(roster, change, settings)
-    if roster.hosts is not None:
+    if roster.tiers is not None:
         raise PlanError(
             f"{change}: this job decides who works and who serves; change the number of its containers, as in "
             "transient=+2"
@@ -374,15 +376,15 @@ def _resolve_scale(roster: Roster, change: Change, settings: CoreSettings) -> tu
 
 def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Roster, Team, Team]:
     """Return what :func:`resolve` does for containers of reliable and transient tiers."""
-    if roster.hosts is None:
+    if roster.tiers is None:
         raise PlanError(f"{change}: the job has no tiers; it was started with --workers and --servers")
-    hosts = resized(roster.hosts, change.containers, roster.next_worker, roster.next_server)
-    decision = decide(hosts)
+    tiers = resized(roster.tiers, change.containers, roster.next_worker, roster.next_server)
+    decision = decide(tiers)
     if decision is None:
         raise PlanError(f"{change}: no container is left that could have workers, or servers")
     limits = (
         (decision.workers, settings.num_splits, "splits"),
-        (decision.servers, settings.num_partitions, "partitions"),
+        (decision.owners, settings.num_partitions, "partitions"),
     )
     for role, (members, limit, items) in zip(Role, limits, strict=True):
         if len(members) > limit:
@@ -395,7 +397,8 @@ def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tu
         going[role] = tuple(name for name in present if name not in wanted[role])
         after[role] = tuple(name for name in present if name in wanted[role]) + coming[role]
     new = sum(max(0, number) for _, number in change.containers)
-    found = Roster(after[Role.WORKER], after[Role.SERVER], roster.next_worker + new, roster.next_server + new, hosts)
+    numbers = roster.next_worker + new, roster.next_server + new
+    found = Roster(after[Role.WORKER], after[Role.SERVER], *numbers, tiers, decision.owners)
     return found, Team(coming[Role.WORKER], coming[Role.SERVER]), Team(going[Role.WORKER], going[Role.SERVER])
 
 
@@ -448,5 +451,5 @@ def _check_names(names: Iterable[MemberId], present: Sequence[MemberId], role: R
 
 def _with(roster: Roster, role: Role, members: tuple[MemberId, ...], following: int) -> Roster:
     if role is Role.WORKER:
-        return Roster(members, roster.servers, following, roster.next_server, roster.hosts)
-    return Roster(roster.workers, members, roster.next_worker, following, roster.hosts)
+        return Roster(members, roster.servers, following, roster.next_server, roster.tiers)
+    return Roster(roster.workers, members, roster.next_worker, following, roster.tiers)

@@ -11,14 +11,14 @@ pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.members import REPORTED_WAIT_S, Member, containers_waited_for
-from eps.core.membership import Membership, PartitionTable, spread_evenly
+from eps.core.membership import Membership, PartitionTable, cut_clock, spread_evenly
 from eps.core.planner import heirs, standing_followers
 from eps.core.types import Address, CoreSettings, MemberId, Role
 
@@ -145,12 +145,49 @@ def with_lost_results(after: Membership, next_clocks: Sequence[int]) -> Membersh
     return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
 
 
-def roll_back(before: Membership, inquiry: Inquiry, point: RestorePoint) -> Membership:
-    """Return the membership with which all members roll back to ``point``, in a new incarnation."""
-    servers = _left(before.servers, inquiry, Role.SERVER)
-    owners = spread_evenly(len(before.partitions), servers)
-    followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
-    table = PartitionTable(owners, followers)
+def cut_owners(before: Membership, inquiry: Inquiry, point: RestorePoint) -> tuple[MemberId, ...] | None:
+    """Return the owner of each partition after a rollback to a cut; None if a copy is lost.
+
+    An owner that is left has its own copy; a lost one's partitions go to a server that keeps theirs, the BackupPS.
+    """
+    kept: dict[int, list[MemberId]] = {}
+    for name, inventory in sorted(inquiry.inventories.items()):
+        for cut in inventory.cuts:
+            if cut.clock == cut_clock(point.checkpoint) and name in before.servers:
+                kept.setdefault(cut.partition, []).append(name)
+    owners: list[MemberId] = []
+    for partition, owner in enumerate(before.partitions.owners):
+        copies = kept.get(partition)
+        if not copies:
+            return None
+        owners.append(owner if owner in copies else min(copies, key=owners.count))
+    return tuple(owners)
+
+
+def roll_back(
+    before: Membership,
+    inquiry: Inquiry,
+    point: RestorePoint,
+    owners: Sequence[MemberId] | None = None,
+    safe: Collection[MemberId] = (),
+) -> Membership:
+    """Return the membership with which all members roll back to ``point``, in a new incarnation.
+
+    Parameters
+    ----------
+    owners : sequence of str, optional
+        The owner of each partition in a cut; by default servers read a checkpoint, or begin with the seed.
+    safe : collection of str
+        The servers that then own the partitions, if any of them is left; by default all.
+    """
+    if owners is None:
+        left = _left(before.servers, inquiry, Role.SERVER)
+        servers = tuple(name for name in left if name in safe) or left
+        owners = spread_evenly(len(before.partitions), servers)
+        followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
+    else:
+        followers = tuple(() for _ in before.partitions.followers)
+    table = PartitionTable(tuple(owners), followers)
     split_clocks = (point.clock,) * len(before.splits.active)
     found = _membership(before, inquiry, table, point.clock, split_clocks)
     return replace(found, incarnation=before.incarnation + 1, checkpoint=point.checkpoint, goes_back=True)
@@ -266,6 +303,8 @@ class GoingBack:
     unreadable: str = ""
     #: The servers among the lost members, whose parameters are lost with them.
     servers: tuple[MemberId, ...] = ()
+    #: The checkpoint or cut; empty for the seed.
+    point: str = ""
 
 
 class Recovery:
@@ -424,7 +463,13 @@ class Recovery:
         return True
 
     def membership(
-        self, before: Membership, settings: CoreSettings, point: RestorePoint, next_clocks: Sequence[int]
+        self,
+        before: Membership,
+        settings: CoreSettings,
+        point: RestorePoint,
+        next_clocks: Sequence[int],
+        cut: RestorePoint | None = None,
+        safe: Collection[MemberId] = (),
     ) -> Membership:
         """Return the membership that follows from the complete answers.
 
@@ -434,11 +479,19 @@ class Recovery:
             Where the job restarts if the only copy of a partition is lost.
         next_clocks : sequence of int
             Per split, the first clock for which the job master has no result.
+        cut : RestorePoint, optional
+            The committed cut: the job restarts there if its copies are left and ``point`` is earlier.
+        safe : collection of str
+            See :func:`roll_back`.
         """
         assert self.inquiry is not None
         after = None if self.inquiry.must_roll_back else take_over(before, self.inquiry, settings)
         if after is None:
-            return roll_back(before, self.inquiry, point)
+            if cut is not None and cut.clock >= point.clock:
+                owners = cut_owners(before, self.inquiry, cut)
+                if owners is not None:
+                    return roll_back(before, self.inquiry, cut, owners)
+            return roll_back(before, self.inquiry, point, safe=safe)
         return after if settings.bsp else with_lost_results(after, next_clocks)
 
     def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:
@@ -446,7 +499,7 @@ class Recovery:
         inquiry, self.inquiry = self.inquiry, None
         assert inquiry is not None
         if after.goes_back:
-            self._note_rollback(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
+            self._note_rollback(inquiry, before, after, max(0, completed), now_s)
             self._counted_at = after.from_clock
         for loss in self.losses:
             if loss.name in inquiry.lost and loss.outcome is LossOutcome.OPEN:
@@ -463,15 +516,16 @@ class Recovery:
         }
         return [e.synced("rolled-back" if after.goes_back else "taken-over", now_s, **record)]
 
-    def _note_rollback(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
+    def _note_rollback(self, inquiry: Inquiry, before: Membership, after: Membership, clock: int, now_s: float) -> None:
         """Record a rollback; merge it with the one before if the job has not restarted in between."""
         lost, unreadable = dict(inquiry.lost), inquiry.unreadable
-        servers = tuple(name for name in lost if name in before.servers)
+        owners, to = set(before.partitions.owners), max(0, after.from_clock)
+        servers = tuple(name for name in lost if name in owners)
         if before.goes_back and inquiry.must_roll_back:
             last = self.goings_back.pop()
             clock, lost, servers = last.clock, {**last.lost, **lost}, last.servers + servers
             unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
-        self.goings_back.append(GoingBack(clock, to, now_s, lost, unreadable, servers))
+        self.goings_back.append(GoingBack(clock, to, now_s, lost, unreadable, servers, after.checkpoint))
         for loss in self.losses:
             if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
                 loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to

@@ -173,6 +173,35 @@ class CheckpointOrdered:
     clock: int
 
 
+@dataclass(frozen=True, slots=True)
+class CutOrdered:
+    """The master ordered a cut: a copy of every partition at a clock, kept here and sent to its BackupPS."""
+
+    cut_id: int
+    clock: int
+    #: Clock of the latest committed cut; -1 if there is none.
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutArrived:
+    """An owner's partition of a cut; this server is its BackupPS."""
+
+    request: Request
+    incarnation: int
+    cut_id: int
+    partition: int
+    clock: int
+    #: See :class:`CutOrdered`.
+    kept: int
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class CutsDropped:
+    """The master needs no cut any more."""
+
+
 ServerEvent = (
     MembershipArrived
     | PushArrived
@@ -188,6 +217,9 @@ ServerEvent = (
     | PlanAborted
     | PlanReleaseOrdered
     | CheckpointOrdered
+    | CutOrdered
+    | CutArrived
+    | CutsDropped
 )
 
 # ---- commands
@@ -195,9 +227,11 @@ ServerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class CreatePartition:
-    """Initialise a partition from the seed, or from the checkpoint to which the membership rolls back."""
+    """Initialise a partition from the seed, or from the checkpoint or cut to which the membership rolls back."""
 
     partition: int
+    #: Clock of the cut whose copy here is used, and stays; None if it is no cut.
+    cut: int | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -374,6 +408,42 @@ class SkipSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeCut:
+    """Copy the partition before anything changes it, keep the copy, and send it to its BackupPS."""
+
+    cut_id: int
+    partition: int
+    clock: int
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class SkipCut:
+    """Report that the partition was already past the cut's clock when the order arrived."""
+
+    cut_id: int
+    partition: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCut:
+    """Keep an owner's copy of a partition."""
+
+    request: Request
+    partition: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCut:
+    """Free the copy of a partition at the clock of a cut."""
+
+    partition: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportToMaster:
     """Send a report to the job master."""
 
@@ -401,5 +471,9 @@ ServerCommand = (
     | DropPartition
     | TakeSnapshot
     | SkipSnapshot
+    | TakeCut
+    | SkipCut
+    | StoreCut
+    | DropCut
     | ReportToMaster
 )

@@ -15,8 +15,8 @@ owner's.  The paper stops the job for the transfer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from eps.core import messages as m
 from eps.core import server_events as s
@@ -24,6 +24,26 @@ from eps.core.membership import Membership
 from eps.core.partition_state import INCARNATION_BITS, Clocks, Commands, Follower, Holding, PartitionState
 from eps.core.progress import LatestResults
 from eps.core.types import CoreSettings, MemberId
+
+
+@dataclass(slots=True)
+class Due:
+    """A checkpoint or a cut that was ordered."""
+
+    number: int
+    clock: int
+    #: Partitions that are done with it.
+    done: set[int] = field(default_factory=set)
+
+    def is_reached(self, state: PartitionState) -> bool:
+        """Return, once, whether a partition owned here has reached the clock."""
+        if state.holding is not Holding.OWNER or state.partition in self.done:
+            return False
+        # If the partition moves at that clock or before, its next owner copies it.
+        if state.clocks.completed < self.clock or (state.promote_at is not None and state.promote_at <= self.clock):
+            return False
+        self.done.add(state.partition)
+        return True
 
 
 class Served:
@@ -45,9 +65,13 @@ class Served:
         #: The last splits of a push that were checked and are valid.
         self._right_splits: tuple[int, ...] | None = None
         self.partitions: dict[int, PartitionState] = {}
-        #: The checkpoint that was ordered last, and the partitions that are done with it.
-        self._checkpoint: s.CheckpointOrdered | None = None
-        self._taken: set[int] = set()
+        #: The checkpoint and the cut that were ordered last.
+        self._checkpoint: Due | None = None
+        self._cut: Due | None = None
+        #: Partition -> clock of a cut -> progress of the copy that is kept here.
+        self.cuts: dict[int, dict[int, s.Counters]] = {}
+        #: The latest cut that this server knows of.
+        self._newest_cut = 0
 
     # ---- requests of workers
 
@@ -155,7 +179,7 @@ class Served:
         out.append(s.DropPartition(state.partition))
 
     def clear(self, out: Commands) -> None:
-        """Drop every partition and the current checkpoint."""
+        """Drop every partition, the current checkpoint and the current cut."""
         for partition, state in sorted(self.partitions.items()):
             for to, follower in sorted(state.followers.items()):
                 out.append(s.StopSending(follower.plan_id, partition, to))
@@ -163,36 +187,71 @@ class Served:
             if state.holding is not Holding.DROPPED:
                 out.append(s.DropPartition(partition))
         self.partitions.clear()
-        self._checkpoint, self._taken = None, set()
+        self._checkpoint = self._cut = None
 
-    # ---- checkpoints
+    # ---- checkpoints and cuts
 
     def order(self, event: s.CheckpointOrdered, out: Commands) -> None:
         """Start a checkpoint, unless it or a later one was ordered before."""
-        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
+        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.number:
             return
-        self._checkpoint, self._taken = event, set()
+        self._checkpoint = Due(event.checkpoint_id, event.clock)
         for _, state in sorted(self.partitions.items()):
             self.take(state, out)
 
     def take(self, state: PartitionState, out: Commands) -> None:
-        """Copy a partition for the ordered checkpoint, once it has reached the checkpoint's clock."""
-        due, partition, clocks = self._checkpoint, state.partition, state.clocks
-        if due is None or state.holding is not Holding.OWNER or partition in self._taken:
+        """Copy a partition for the ordered checkpoint and the ordered cut, once it has reached their clock."""
+        checkpoint, cut, partition, clocks = self._checkpoint, self._cut, state.partition, state.clocks
+        if checkpoint is not None and checkpoint.is_reached(state):
+            if self._bsp and clocks.completed > checkpoint.clock:
+                why = f"it was at clock {clocks.completed} when the checkpoint of clock {checkpoint.clock} was ordered"
+                out.append(s.SkipSnapshot(checkpoint.number, partition, why))
+            else:
+                out.append(s.TakeSnapshot(checkpoint.number, partition, clocks.counters()))
+        if cut is not None and cut.is_reached(state):
+            if self._bsp and clocks.completed > cut.clock:
+                why = f"it was at clock {clocks.completed} when the cut of clock {cut.clock} was ordered"
+                out.append(s.SkipCut(cut.number, partition, why))
+            else:
+                counters = self.cuts.setdefault(partition, {})[cut.clock] = clocks.counters()
+                out.append(s.TakeCut(cut.number, partition, cut.clock, counters))
+
+    def order_cut(self, event: s.CutOrdered, out: Commands) -> None:
+        """Start a cut, unless it or a later one was ordered before; drop the copies of all others but the kept one."""
+        if event.cut_id < self._newest_cut or (self._cut is not None and event.cut_id == self._cut.number):
             return
-        # If the partition moves at that clock or before, its next owner copies it.
-        if clocks.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
+        self._cut, self._newest_cut = Due(event.cut_id, event.clock), event.cut_id
+        for partition in sorted(self.cuts):
+            # Another owner may have sent its partition of the new cut before this order arrived.
+            self.keep_cuts(partition, (event.kept, event.clock), out)
+        for _, state in sorted(self.partitions.items()):
+            self.take(state, out)
+
+    def store_cut(self, event: s.CutArrived, incarnation: int, out: Commands) -> None:
+        """Keep an owner's partition of a cut, unless it is from before a rollback or a later cut is known."""
+        if event.incarnation != incarnation or event.cut_id < self._newest_cut:
+            out.append(s.RefuseUpdate(event.request))
             return
-        self._taken.add(partition)
-        if self._bsp and clocks.completed > due.clock:
-            why = f"it was at clock {clocks.completed} when the checkpoint of clock {due.clock} was ordered"
-            out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
-            return
-        out.append(s.TakeSnapshot(due.checkpoint_id, partition, clocks.counters()))
+        if event.cut_id > self._newest_cut:
+            # The cut that was ordered here has ended.
+            self._newest_cut, self._cut = event.cut_id, None
+        self.keep_cuts(event.partition, (event.kept, event.clock), out)
+        self.cuts.setdefault(event.partition, {})[event.clock] = event.counters
+        out.append(s.StoreCut(event.request, event.partition, event.clock))
+
+    def keep_cuts(self, partition: int, clocks: Collection[int], out: Commands) -> None:
+        """Drop the copies of a partition, except those of cuts at these clocks."""
+        kept = self.cuts.get(partition, {})
+        for clock in [clock for clock in kept if clock not in clocks]:
+            del kept[clock]
+            out.append(s.DropCut(partition, clock))
+        if not kept:
+            self.cuts.pop(partition, None)
 
     def validate(self) -> None:
         """Assert the invariants."""
-        assert self._checkpoint is not None or not self._taken, "taken for no checkpoint"
+        for partition, kept in self.cuts.items():
+            assert 0 < len(kept) <= 2, f"partition {partition} is kept for the cuts {sorted(kept)}"
         for partition, state in self.partitions.items():
             assert state.partition == partition
             state.validate()
@@ -254,6 +313,13 @@ class ServerState:
                 self._on_release(plan_id, out)
             case s.CheckpointOrdered():
                 self._served.order(event, out)
+            case s.CutOrdered():
+                self._served.order_cut(event, out)
+            case s.CutArrived():
+                self._served.store_cut(event, self.incarnation, out)
+            case s.CutsDropped():
+                for partition in sorted(self._served.cuts):
+                    self._served.keep_cuts(partition, (), out)
         return out
 
     # ---- membership
@@ -295,22 +361,28 @@ class ServerState:
                 self._served.report_promoted(state, out)
 
     def _begin_incarnation(self, membership: Membership, counters: Mapping[int, s.Counters], out: Commands) -> None:
-        """Initialise partitions from the seed or from the checkpoint of a rollback; drop what was before."""
+        """Initialise partitions from the seed, or the checkpoint or cut of a rollback; drop what was before."""
         self._served.clear(out)
         self._results.clear()
         seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
+        cut = membership.cut
+        cuts = self._served.cuts
+        for partition in sorted(cuts):
+            # What is left of later cuts is from before the rollback.
+            self._served.keep_cuts(partition, () if cut is None else (cut,), out)
         owned = membership.partitions.owned_by(self.name)
         # Delayed updates of earlier incarnations have lower numbers.
         sequence = membership.incarnation << INCARNATION_BITS
         for partition in membership.partitions.held_by(self.name):
             holding = Holding.OWNER if partition in owned else Holding.FOLLOWER
-            clocks = Clocks.of(counters.get(partition, seeded))
+            found = counters.get(partition, seeded) if cut is None else cuts[partition][cut]
+            clocks = Clocks.of(found)
             state = PartitionState(partition, self.settings.bsp, holding, clocks, sequence)
             if partition in owned:
                 standing = membership.partitions.followers_of(partition)
                 state.followers = {follower: Follower(0, sequence) for follower in standing}
             self.partitions[partition] = state
-            out.append(s.CreatePartition(partition))
+            out.append(s.CreatePartition(partition, cut))
 
     def _take_over(self, state: PartitionState, membership: Membership, plan_id: int, out: Commands) -> None:
         """Adjust a partition to the membership of a recovery, which takes effect at once."""
@@ -482,6 +554,7 @@ class ServerState:
                 if state.holding is not Holding.DROPPED
             ),
             results=self._results.reports(self.name, self.incarnation, from_clock),
+            cuts=tuple(m.KeptCut(p, clock) for p, kept in sorted(self._served.cuts.items()) for clock in sorted(kept)),
         )
 
     def clock_list(self) -> dict[MemberId, int]:

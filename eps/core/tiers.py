@@ -3,17 +3,14 @@
 Every container is a :class:`~eps.core.members.Host`: its process has a worker and a server.  The controller decides
 which of them take part; the others are spare.  Its decisions become ordinary plans.
 
-Stage 1, the only one yet: servers on reliable containers, workers on all.  So transient containers hold no state that
-could be lost with them.
-
-Source: Proteus §3.2 (stage 1, Fig. 4a), §3.3 (elasticity controller).
+Source: Proteus §3.2 (the stages, Fig. 4), §3.3 (elasticity controller).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
 
 from eps.core.types import MemberId, Role, Tier, member_name
 from eps.errors import PlanError
@@ -22,8 +19,44 @@ from eps.errors import PlanError
 class Stage(IntEnum):
     """How a job uses its containers (Proteus §3.2)."""
 
-    #: Servers on reliable containers only.
+    #: Servers on reliable containers only, workers on all.
     PARAM_SERVS = 1
+    #: ActivePSs on half of the transient containers, BackupPSs on the reliable ones, workers on all.
+    ACTIVE_PSS = 2
+    #: As stage 2, without workers on the reliable containers.
+    NO_RELIABLE_WORKERS = 3
+
+
+class StageRule(StrEnum):
+    """How the controller chooses the stage; a number fixes it."""
+
+    #: By the ratio, and by the measured load of the reliable containers.
+    AUTO = "auto"
+    #: By the ratio of transient to reliable containers alone.
+    RATIO = "ratio"
+    STAGE_1 = "1"
+    STAGE_2 = "2"
+    STAGE_3 = "3"
+
+
+class ServerTier(StrEnum):
+    """The function of a server (Proteus Table 1)."""
+
+    PARAM_SERV = "ParamServ"
+    ACTIVE_PS = "ActivePS"
+    BACKUP_PS = "BackupPS"
+
+
+#: Transient containers for each reliable one up to which stage 1, and up to which stage 2 is best (Proteus §6.4).
+STAGE_1_RATIO, STAGE_2_RATIO = 1, 15
+
+
+#: By this factor around those ratios the controller compares the stages on both sides, by measurements.
+DOUBT = 4
+#: An iteration time is the median over this many clocks, at least this long, after this many others in the stage.
+MEASURED_CLOCKS, MEASURED_S, SETTLING_CLOCKS = 16, 1.0, 4
+#: Another stage is tried only if at least this long is left to train, and kept only if it is faster by this share.
+WORTH_S, MARGIN = 60.0, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +74,107 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
+class TiersView:
+    """The facts on which the controller decides."""
+
+    #: Without containers that will be taken away.
+    hosts: tuple[HostView, ...]
+    rule: StageRule
+    #: The most servers that can own partitions.
+    num_partitions: int
+    #: Stage -> measured iteration time in seconds, with these numbers of containers.
+    measured: Mapping[Stage, float] = field(default_factory=dict)
+    #: About how long the job still trains.
+    left_s: float = 0.0
+    #: The current stage.
+    stage: Stage = Stage.PARAM_SERVS
+
+    def count(self, tier: Tier) -> int:
+        """Return the number of containers of a tier."""
+        return sum(host.tier is tier for host in self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """Who takes part from now on, and why."""
 
     stage: Stage
     workers: tuple[MemberId, ...]
-    servers: tuple[MemberId, ...]
+    #: The servers that own partitions.
+    owners: tuple[MemberId, ...]
     #: Why, as a sentence.
     reason: str
+    #: The servers that keep copies only.
+    backups: tuple[MemberId, ...] = ()
+
+    @property
+    def servers(self) -> tuple[MemberId, ...]:
+        """All servers that take part."""
+        return self.owners + self.backups
 
 
-def decide(hosts: Iterable[HostView]) -> Decision | None:
+def _choose(view: TiersView) -> tuple[Stage, str]:
+    """Return the stage for these numbers of containers, and why."""
+    reliable, transient = view.count(Tier.RELIABLE), view.count(Tier.TRANSIENT)
+    there = f"{reliable} reliable and {transient} transient containers"
+    if not transient:
+        return Stage.PARAM_SERVS, f"{there}: nothing can be taken away"
+    if view.rule not in (StageRule.AUTO, StageRule.RATIO):
+        return Stage(int(view.rule)), f"{there}: stage {view.rule} is fixed"
+    if view.rule is StageRule.AUTO and view.measured:
+        stage, why = _compare(view, transient / max(1, reliable))
+        return stage, f"{there}: {why}"
+    if transient <= STAGE_1_RATIO * reliable:
+        return Stage.PARAM_SERVS, f"{there}: up to {STAGE_1_RATIO}:1 the reliable ones serve all workers"
+    if transient <= STAGE_2_RATIO * reliable:
+        return Stage.ACTIVE_PSS, f"{there}: beyond {STAGE_1_RATIO}:1 the reliable ones cannot serve all workers"
+    why = f"beyond {STAGE_2_RATIO}:1 workers on the reliable ones would be stragglers"
+    return Stage.NO_RELIABLE_WORKERS, f"{there}: {why}"
+
+
+def _compare(view: TiersView, ratio: float) -> tuple[Stage, str]:
+    """Return the stage to use after measurements: the fastest, or one to try that may be faster.
+
+    Deviation: the paper decides by the ratio and the bandwidth of the network, which a job does not know.  Here a stage
+    is tried for some iterations: so what the load of the reliable containers costs is measured.
+    """
+    best = min(view.measured, key=lambda stage: view.measured[stage])
+    if view.stage in view.measured and view.measured[view.stage] <= (1 + MARGIN) * view.measured[best]:
+        best = view.stage
+    doubtful = {
+        threshold
+        for threshold, at in ((Stage.PARAM_SERVS, STAGE_1_RATIO), (Stage.ACTIVE_PSS, STAGE_2_RATIO))
+        if at / DOUBT <= ratio <= at * DOUBT
+    }
+    for lower in sorted(doubtful):
+        for stage, other in ((lower, Stage(lower + 1)), (Stage(lower + 1), lower)):
+            if best is stage and other not in view.measured and view.left_s >= WORTH_S:
+                return other, f"stage {int(other)} is tried, to compare it with stage {int(stage)}"
+    times = ", ".join(f"{1000 * view.measured[stage]:.3g} ms in stage {int(stage)}" for stage in sorted(view.measured))
+    return best, f"an iteration takes {times}"
+
+
+def decide(view: TiersView) -> Decision | None:
     """Return who takes part; None if the containers have no worker, or no server, that could.
 
-    Parameters
-    ----------
-    hosts : iterable of HostView
-        Without containers that will be taken away.
+    ActivePSs run on half of the transient containers, those that have run longest (Proteus §3.3).
     """
-    ordered = sorted(hosts, key=lambda host: host.rank)
-    workers = tuple(host.worker for host in ordered if host.worker is not None)
-    servers = tuple(host.server for host in ordered if host.server is not None and host.tier is Tier.RELIABLE)
-    if not workers or not servers:
+    ordered = sorted(view.hosts, key=lambda host: host.rank)
+    reliable = [host for host in ordered if host.tier is Tier.RELIABLE]
+    transient = [host for host in ordered if host.tier is Tier.TRANSIENT]
+    safe = tuple(host.server for host in reliable if host.server is not None)
+    half = min(-(-len(transient) // 2), view.num_partitions)
+    active = tuple(host.server for host in transient if host.server is not None)[:half]
+    stage, reason = _choose(view)
+    if not active:
+        stage = Stage.PARAM_SERVS
+    working = transient if stage is Stage.NO_RELIABLE_WORKERS else ordered
+    workers = tuple(host.worker for host in working if host.worker is not None)
+    if not workers or not safe:
         return None
-    counts = {tier: sum(host.tier is tier for host in ordered) for tier in Tier}
-    reason = (
-        f"{counts[Tier.RELIABLE]} reliable and {counts[Tier.TRANSIENT]} transient containers: servers on the reliable "
-        "ones, workers on all"
-    )
-    return Decision(Stage.PARAM_SERVS, workers, servers, reason)
+    if stage is Stage.PARAM_SERVS:
+        return Decision(stage, workers, safe, reason)
+    return Decision(stage, workers, active, reason, safe)
 
 
 #: Changes of the number of containers: by tier, positive or negative.
@@ -81,7 +186,7 @@ def deltas_text(deltas: Deltas) -> str:
     return ",".join(f"{tier}={number:+d}" for tier, number in deltas)
 
 
-def resized(hosts: Sequence[HostView], deltas: Deltas, next_worker: int, next_server: int) -> tuple[HostView, ...]:
+def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int) -> TiersView:
     """Return the containers after a change of their number; of those of a tier, the youngest leave first.
 
     Parameters
@@ -94,8 +199,8 @@ def resized(hosts: Sequence[HostView], deltas: Deltas, next_worker: int, next_se
     PlanError
         A tier has fewer containers than are to be removed, or no reliable one would be left.
     """
-    found = list(hosts)
-    rank = max((host.rank for host in hosts), default=0)
+    found = list(view.hosts)
+    rank = max((host.rank for host in found), default=0)
     for tier, number in deltas:
         present = sorted((host for host in found if host.tier is tier), key=lambda host: host.rank)
         if number < 0:
@@ -110,6 +215,7 @@ def resized(hosts: Sequence[HostView], deltas: Deltas, next_worker: int, next_se
         next_worker, next_server = next_worker + max(0, number), next_server + max(0, number)
     if not any(host.tier is Tier.RELIABLE for host in found):
         raise PlanError(
-            f"{deltas_text(deltas)}: a job must keep at least one reliable container, which has its servers"
+            f"{deltas_text(deltas)}: a job must keep at least one reliable container, which keeps its state"
         )
-    return tuple(found)
+    # What was measured holds for the number of containers of then.
+    return replace(view, hosts=tuple(found), measured={} if deltas else view.measured)

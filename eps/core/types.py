@@ -5,7 +5,7 @@ Source: EPS §2.2 (workers, servers, partitions, splits; BSP, SSP, ASP), §3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,6 +54,13 @@ class Team:
     def of_role(self, role: Role) -> tuple[MemberId, ...]:
         """Return the members of one role."""
         return self.workers if role is Role.WORKER else self.servers
+
+    def without(self, names: Collection[MemberId]) -> Team:
+        """Return the team without these members."""
+        workers, servers = (
+            tuple(name for name in found if name not in names) for found in (self.workers, self.servers)
+        )
+        return Team(workers, servers)
 
 
 NO_TEAM = Team()

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol, TextIO
 
 from eps.cluster.docker.container import CHECK_IMAGE
@@ -150,11 +151,26 @@ class ChangeNews:
         self._told: dict[int, set[str]] = {}
         self._troubles: dict[str, str] = {}
         self._back: set[str] = set()
+        self._stage = 0
         self._away = False
 
     def all_of(self, status: Status) -> list[str]:
         """Return all new lines of a status."""
-        return [*self.lines(changes_of(status)), *self.went_back(status), *self.troubles(status)]
+        return [
+            *self.stage(status),
+            *self.lines(changes_of(status)),
+            *self.went_back(status),
+            *self.troubles(status),
+        ]
+
+    def stage(self, status: Status) -> list[str]:
+        """Return a line with the reason if a job on two tiers is in another stage than before."""
+        tiers = status.get("tiers", {})
+        stage = tiers.get("stage") or 0
+        if stage in (0, self._stage):
+            return []
+        self._stage = stage
+        return [f"{status['name']}: stage {stage} from clock {tiers['stages'][-1]['clock']}: {tiers['reason']}"]
 
     def went_back(self, status: Status) -> list[str]:
         """Return a line for each new rollback to a checkpoint or to the seed, with its reason."""
@@ -202,6 +218,8 @@ def how_to_resume(name: str, reason: str) -> str:
 
 def _went_back_text(back: Mapping[str, Any]) -> str:
     start = "a checkpoint" if back["to_clock"] else "its seed"
+    if back.get("start") == "cut":
+        start = "which the BackupPSs have"
     # Only servers hold parameters.
     lost = {name: back["lost"][name] for name in back.get("servers", ())} or back["lost"]
     who = ", ".join(f"{name} ({why})" for name, why in lost.items())
@@ -297,6 +315,7 @@ def progress_line(status: Status, width: int = 0) -> str:
     parts.append(f"loss {number_text(status['loss'])}")
     parts += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]]
     parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
+    parts += stage_parts(status)
     if status["plan"]:
         waits = waits_text(status["plan"])
         parts.append(f"{asked_text(status['plan'])} {waits or status['plan']['phase']}")
@@ -351,6 +370,7 @@ def plain_line(status: Status) -> str:
         *(f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]),
         f"workers {status['workers']}",
         f"servers {status['servers']}",
+        *stage_parts(status),
     ]
     if status["plan"]:
         waits = waits_text(status["plan"])
@@ -483,17 +503,16 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
     lines += [f"  {', '.join(measured)}"] if measured else []
     lines += speed_texts(status)
-    if status.get("tiers", {}).get("stages"):
-        lines.append(f"  {stage_text(status['tiers'])}")
+    lines += [f"  {text}" for text in tiers_texts(status)]
     if status["members"]:
         in_tiers = "tiers" in status
-        rows = [["MEMBER", *(["TIER"] if in_tiers else []), "PID", "ADDRESS", "REACHES", "HOLDS"]]
+        rows = [["MEMBER", *(["TIER", "SERVES AS"] if in_tiers else []), "PID", "ADDRESS", "REACHES", "HOLDS"]]
         for member in status["members"]:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
             # A requested member has no address yet.
             place = str(Address(member["host"], member["port"])) if member["host"] else "-"
-            who = [member["name"], *([member["tier"]] if in_tiers else [])]
+            who = [member["name"], *([member["tier"], member.get("server_tier") or "-"] if in_tiers else [])]
             rows.append([*who, str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
@@ -576,6 +595,8 @@ def summary_text(report: Mapping[str, Any]) -> str:
             f"  ledger      {ledger['applied']} of {ledger['expected']} applied, {ledger['lost']} lost, "
             f"{ledger['applied_twice']} applied twice, {ledger['duplicates_refused']} duplicates refused"
         )
+    if stages_text(report):
+        lines.append(f"  tiers       {stages_text(report)}")
     if checkpoints_text(report):
         lines.append(f"  checkpoints {checkpoints_text(report)}")
     if evictions_text(report):
@@ -595,10 +616,42 @@ def not_done_text(change: Mapping[str, Any]) -> str:
     return f"--at {change['asked_at']}:{asked_text(change)} did not happen: {change['reason'] or 'no reason given'}"
 
 
-def stage_text(tiers: Mapping[str, Any]) -> str:
-    """Return stage and containers of a job on two tiers: ``stage 1: 2 reliable and 3 transient containers``."""
-    now = tiers["stages"][-1]
-    return f"stage {now['stage']}: {now['reliable']} reliable and {now['transient']} transient containers"
+def stage_parts(status: Status) -> list[str]:
+    """Return stage and lag of a job on two tiers, for its progress line; in stage 1 nothing can lag."""
+    tiers = status.get("tiers", {})
+    stage = tiers.get("stage")
+    return [f"stage {stage}", *([f"lag {tiers['lag']}"] if stage > 1 else [])] if stage else []
+
+
+def tiers_texts(status: Status) -> list[str]:
+    """Return stage and consistent clock of a job on two tiers, a line each; nothing for other jobs."""
+    tiers = status.get("tiers", {})
+    if not tiers.get("stages"):
+        return []
+    if status["state"] not in LIVE_STATES:
+        return [f"tiers: {stages_text(status)}"]
+    texts = [f"stage {tiers['stage']} (rule {tiers['rule']}): {tiers['reason']}"]
+    if tiers["stage"] > 1:
+        behind = f"{_clocks_text(tiers['lag'])} behind, at most {_clocks_text(tiers['largest_lag'])} so far"
+        texts.append(f"consistent clock {tiers['consistent_clock']}: {behind}")
+    return texts + ([f"{_clocks_text(tiers['rolled_back'])} computed again"] if tiers["rolled_back"] else [])
+
+
+def stages_text(report: Mapping[str, Any]) -> str:
+    """Return how a job on two tiers went: ``stage 2 at the end; 3 changes of stage; 12 clocks computed again``."""
+    tiers = report.get("tiers", {})
+    stages = [entry["stage"] for entry in tiers.get("stages", ())]
+    if not stages:
+        return ""
+    changes = sum(before != after for before, after in pairwise(stages))
+    parts = [f"stage {stages[-1]} at the end", f"{changes} change{'' if changes == 1 else 's'} of stage"]
+    if tiers["largest_lag"]:
+        parts.append(f"backups at most {_clocks_text(tiers['largest_lag'])} behind")
+    return "; ".join([*parts, f"{_clocks_text(tiers['rolled_back'])} computed again"])
+
+
+def _clocks_text(number: int) -> str:
+    return f"{number} clock{'' if number == 1 else 's'}"
 
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:

@@ -2,16 +2,21 @@
 
 A member that is shut down is followed by the next one, which registers and is spare until a plan needs it.
 
-Source: Proteus §3.1 (one process on each machine).
+SIGTERM is a warning: the job master drains the container and then releases it, which ends the process.
+
+Source: Proteus §3.1 (one process on each machine), §3.3 (warnings).
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import signal as signals
 import threading
 import traceback
 from typing import TYPE_CHECKING
 
+from eps.core.evictions import NOTICE_S
 from eps.core.members import seat_of
 from eps.core.types import Role
 from eps.net.arrays.in_process import InProcessVan
@@ -34,21 +39,36 @@ class Host:
     def __init__(self, context: ContainerContext) -> None:
         self._context = context
         self._within = InProcessVan()
+        self._members: dict[Role, Worker | Server] = {}
         self._ended = threading.Event()
         self._exit_code = 0
 
     def run(self) -> int:
         """Run members until one cannot go on, or until the container is released, which ends the process."""
+        signals.signal(signals.SIGTERM, self._on_sigterm)
         for role in Role:
             threading.Thread(target=self._run, args=(role,), name=str(role), daemon=True).start()
         self._ended.wait()
         return self._exit_code
 
+    def _on_sigterm(self, number: int, frame: object) -> None:
+        """Ask the job master to drain this container.
+
+        End when the notice has passed, at the next SIGTERM, or at once if no master has a member of this process.
+        """
+        signals.signal(number, signals.SIG_DFL)
+        sessions = [member.session for member in self._members.values() if member.session is not None]
+        if not any([session.warn(NOTICE_S, f"got {signals.Signals(number).name}") for session in sessions]):
+            os.kill(os.getpid(), number)
+        end = threading.Timer(NOTICE_S, os.kill, (os.getpid(), number))
+        end.daemon = True
+        end.start()
+
     def _run(self, role: Role) -> None:
         seat = seat_of(self._context.container_id, role)
         try:
             while True:
-                member = _KINDS[role](self._context, seat, self._within)
+                self._members[role] = member = _KINDS[role](self._context, seat, self._within)
                 code = member.run()
                 if code:
                     self._exit_code = code

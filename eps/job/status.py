@@ -108,6 +108,7 @@ def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
         "membership_version": membership[-1].get("version", 0),
         "workers": len(membership[-1].get("workers", ())),
         "servers": len(membership[-1].get("servers", ())),
+        **({"tiers": report["tiers"]} if "tiers" in report else {}),
         "members": [],
         "plan": None,
         "queued": [],
@@ -196,11 +197,13 @@ def waiting_status(directory: JobDir, state: str, reason: str, clock: int, as_of
         Time of ``clock``; None: now.
     """
     settings = _readable(directory).spec
+    # A job on two tiers decides later how many of its containers work and serve.
+    size = {} if settings.get("reliable") else settings
     return {
         **_at_end(directory.name, settings, End(state, reason)),
         "clock": clock,
-        "workers": settings.get("workers", 0),
-        "servers": settings.get("servers", 0),
+        "workers": size.get("workers", 0),
+        "servers": size.get("servers", 0),
         "as_of_s": as_of_s,
     }
 

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from eps.core import evictions
-from eps.core.events import ENDED_STATES
+from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
-from eps.core.membership import Membership
+from eps.core.membership import Membership, cut_clock
 from eps.core.progress import ClockRecord, pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
@@ -118,6 +118,7 @@ def went_back_entry(back: GoingBack) -> dict[str, Any]:
         # The lost members that held the only copy of parameters.
         "servers": list(back.servers),
         "unreadable": back.unreadable,
+        "start": "seed" if not back.point else "checkpoint" if cut_clock(back.point) is None else "cut",
     }
 
 
@@ -286,15 +287,25 @@ def tiers_entry(state: Job) -> dict[str, Any]:
     """Return ``tiers`` of a job on reliable and transient containers, as the only key; nothing for other jobs."""
     if state.hosting is None:
         return {}
-    stages = [dataclasses.asdict(entry) for entry in state.hosting.stages]
+    hosting, cuts, membership = state.hosting, state.cuts, state.membership
+    stages = [dataclasses.asdict(entry) for entry in hosting.stages]
     clocks_lost = sum(max(0, back.clock - max(0, back.to)) for back in state.recovery.goings_back)
+    consistent = completed = max(0, min(state.progress.completed, state.settings.iterations))
+    exposed = membership is not None and hosting.is_exposed(membership.partitions.owners, state.members)
+    if exposed and state.state is not JobState.FINISHED:
+        consistent = cuts.committed.point.clock if cuts.committed is not None else 0
     return {
         "tiers": {
+            "rule": str(hosting.rule),
             "stage": stages[-1]["stage"] if stages else None,
+            "reason": hosting.reason,
             "stages": stages,
-            # Every server is on a reliable container, so nothing that is complete can be lost with a transient one.
-            "consistent_clock": max(0, min(state.progress.completed, state.settings.iterations)),
-            "largest_lag": 0,
+            # In stage 1 nothing that is complete can be lost with a transient container.
+            "consistent_clock": consistent,
+            "lag": completed - consistent,
+            "largest_lag": cuts.largest_lag,
+            "cuts": cuts.count,
+            "cut_bytes": cuts.size_bytes,
             "rolled_back": clocks_lost,
         }
     }
@@ -322,10 +333,15 @@ def _outcomes(state: Job) -> list[dict[str, Any]]:
 def _member(state: Job, name: str, role: Role, holds: list[int], now_s: float, runs_on: str) -> dict[str, Any]:
     """Return the entry of one role of a member."""
     record, eviction = state.members.by_name[name], state.evictions.of(name)
+    serves = None
+    if state.hosting is not None and state.membership is not None and role is Role.SERVER:
+        serves = state.hosting.server_tier(name, state.membership, state.members)
     return {
         "name": name,
         "role": str(role),
         "tier": str(record.tier),
+        # Of a job on two tiers; empty for a spare server.
+        "server_tier": str(serves or ""),
         "container": record.container,
         # Below 0 after the deadline.
         "evicted_in_s": None if eviction is None else round(eviction.deadline_s - now_s, 3),

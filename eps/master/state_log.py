@@ -37,6 +37,7 @@ from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
 from eps.core.progress import ClockHistory
 from eps.core.reconfig import Phase
+from eps.core.tiers import StageRule
 from eps.core.types import Tier
 from eps.errors import StorageError
 from eps.master.checkpoints import driver_of, earlier_history
@@ -382,10 +383,12 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         Generation of this master: one more than the latest announced.
     """
     spec, start = runtime.spec, runtime.start
-    tiers = {Tier.RELIABLE: spec.tiers.reliable, Tier.TRANSIENT: spec.tiers.transient} if spec.tiers.total else None
+    workers, servers = runtime.first_size
+    tiers = {Tier.RELIABLE: servers, Tier.TRANSIENT: workers - servers} if spec.tiers.total else None
     state = Job(
         runtime.settings,
-        *((start.workers or spec.workers, start.servers or spec.servers) if tiers is None else spec.first_size),
+        workers,
+        servers,
         [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
         stop_on_divergence=spec.training.on_divergence == "stop",
         checkpoints=driver_of(runtime),
@@ -394,6 +397,7 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         start_with=spec.containers.start_with,
         # Later masters restore it from the log.
         tiers=tiers,
+        stage_rule=StageRule(spec.tiers.stage_rule),
         seed=f"{runtime.name} {time.time_ns()}",
     )
     state.masters.generation = generation

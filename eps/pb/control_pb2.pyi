@@ -203,19 +203,29 @@ class HeldPartition(_message.Message):
     oldest_clock: int
     def __init__(self, partition: _Optional[int] = ..., holding: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ..., oldest_clock: _Optional[int] = ...) -> None: ...
 
+class KeptCut(_message.Message):
+    __slots__ = ("partition", "clock")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    clock: int
+    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
+
 class Inventory(_message.Message):
-    __slots__ = ("name", "recovery", "read_clock", "partitions", "results")
+    __slots__ = ("name", "recovery", "read_clock", "partitions", "results", "cuts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     READ_CLOCK_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     recovery: int
     read_clock: int
     partitions: _containers.RepeatedCompositeFieldContainer[HeldPartition]
     results: _containers.RepeatedCompositeFieldContainer[ClockReported]
-    def __init__(self, name: _Optional[str] = ..., recovery: _Optional[int] = ..., read_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[ClockReported, _Mapping]]] = ...) -> None: ...
+    cuts: _containers.RepeatedCompositeFieldContainer[KeptCut]
+    def __init__(self, name: _Optional[str] = ..., recovery: _Optional[int] = ..., read_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[ClockReported, _Mapping]]] = ..., cuts: _Optional[_Iterable[_Union[KeptCut, _Mapping]]] = ...) -> None: ...
 
 class CheckpointPartWritten(_message.Message):
     __slots__ = ("name", "checkpoint_id", "partition", "file", "size_bytes", "checksum", "next_clock", "applied", "duplicates_refused")
@@ -275,6 +285,34 @@ class CheckpointUnusable(_message.Message):
     message: str
     def __init__(self, name: _Optional[str] = ..., checkpoint: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CutStaged(_message.Message):
+    __slots__ = ("name", "cut_id", "partition", "holder", "size_bytes", "next_clock")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CUT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cut_id: int
+    partition: int
+    holder: str
+    size_bytes: int
+    next_clock: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., holder: _Optional[str] = ..., size_bytes: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CutFailed(_message.Message):
+    __slots__ = ("name", "cut_id", "partition", "message")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CUT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cut_id: int
+    partition: int
+    message: str
+    def __init__(self, name: _Optional[str] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
 class PeerReached(_message.Message):
     __slots__ = ("name", "peer", "way")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -285,8 +323,18 @@ class PeerReached(_message.Message):
     way: str
     def __init__(self, name: _Optional[str] = ..., peer: _Optional[_Union[Address, _Mapping]] = ..., way: _Optional[str] = ...) -> None: ...
 
+class EvictionWarned(_message.Message):
+    __slots__ = ("name", "notice_s", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    notice_s: float
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., notice_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "checkpoint_part_written", "checkpoint_part_failed", "checkpoint_unusable", "peer_reached", "checkpoint_part_waits", "hello", "age_s")
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "checkpoint_part_written", "checkpoint_part_failed", "checkpoint_unusable", "peer_reached", "checkpoint_part_waits", "cut_staged", "cut_failed", "eviction_warned", "hello", "age_s")
     MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
     LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +351,9 @@ class Report(_message.Message):
     CHECKPOINT_UNUSABLE_FIELD_NUMBER: _ClassVar[int]
     PEER_REACHED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PART_WAITS_FIELD_NUMBER: _ClassVar[int]
+    CUT_STAGED_FIELD_NUMBER: _ClassVar[int]
+    CUT_FAILED_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_WARNED_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     membership_acked: MembershipAcked
@@ -321,9 +372,12 @@ class Report(_message.Message):
     checkpoint_unusable: CheckpointUnusable
     peer_reached: PeerReached
     checkpoint_part_waits: CheckpointPartWaits
+    cut_staged: CutStaged
+    cut_failed: CutFailed
+    eviction_warned: EvictionWarned
     hello: Hello
     age_s: float
-    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., checkpoint_part_written: _Optional[_Union[CheckpointPartWritten, _Mapping]] = ..., checkpoint_part_failed: _Optional[_Union[CheckpointPartFailed, _Mapping]] = ..., checkpoint_unusable: _Optional[_Union[CheckpointUnusable, _Mapping]] = ..., peer_reached: _Optional[_Union[PeerReached, _Mapping]] = ..., checkpoint_part_waits: _Optional[_Union[CheckpointPartWaits, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., checkpoint_part_written: _Optional[_Union[CheckpointPartWritten, _Mapping]] = ..., checkpoint_part_failed: _Optional[_Union[CheckpointPartFailed, _Mapping]] = ..., checkpoint_unusable: _Optional[_Union[CheckpointUnusable, _Mapping]] = ..., peer_reached: _Optional[_Union[PeerReached, _Mapping]] = ..., checkpoint_part_waits: _Optional[_Union[CheckpointPartWaits, _Mapping]] = ..., cut_staged: _Optional[_Union[CutStaged, _Mapping]] = ..., cut_failed: _Optional[_Union[CutFailed, _Mapping]] = ..., eviction_warned: _Optional[_Union[EvictionWarned, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Reports(_message.Message):
     __slots__ = ("reports",)
@@ -455,6 +509,22 @@ class TakeCheckpoint(_message.Message):
     epoch: int
     def __init__(self, checkpoint_id: _Optional[int] = ..., clock: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class TakeCut(_message.Message):
+    __slots__ = ("cut_id", "clock", "kept", "backups")
+    CUT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    BACKUPS_FIELD_NUMBER: _ClassVar[int]
+    cut_id: int
+    clock: int
+    kept: int
+    backups: _containers.RepeatedCompositeFieldContainer[Target]
+    def __init__(self, cut_id: _Optional[int] = ..., clock: _Optional[int] = ..., kept: _Optional[int] = ..., backups: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
+
+class DropCuts(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Shutdown(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -470,7 +540,7 @@ class TakeInventory(_message.Message):
     def __init__(self, recovery: _Optional[int] = ..., from_clock: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "take_checkpoint", "welcome", "generation", "step")
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "take_checkpoint", "take_cut", "drop_cuts", "welcome", "generation", "step")
     UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +552,8 @@ class Order(_message.Message):
     LOAD_SPLITS_FIELD_NUMBER: _ClassVar[int]
     TAKE_INVENTORY_FIELD_NUMBER: _ClassVar[int]
     TAKE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TAKE_CUT_FIELD_NUMBER: _ClassVar[int]
+    DROP_CUTS_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -496,10 +568,12 @@ class Order(_message.Message):
     load_splits: LoadSplits
     take_inventory: TakeInventory
     take_checkpoint: TakeCheckpoint
+    take_cut: TakeCut
+    drop_cuts: DropCuts
     welcome: Welcome
     generation: int
     step: int
-    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., take_cut: _Optional[_Union[TakeCut, _Mapping]] = ..., drop_cuts: _Optional[_Union[DropCuts, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("count", "request_id", "dry_run", "manager")

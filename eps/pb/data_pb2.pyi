@@ -163,6 +163,30 @@ class PartitionSnapshot(_message.Message):
     keysets: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., keysets: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class PartitionCut(_message.Message):
+    __slots__ = ("incarnation", "cut_id", "partition", "clock", "kept", "next_clock", "applied", "duplicates_refused", "changed_only", "checksum")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CUT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    cut_id: int
+    partition: int
+    clock: int
+    kept: int
+    next_clock: _containers.RepeatedScalarFieldContainer[int]
+    applied: int
+    duplicates_refused: int
+    changed_only: bool
+    checksum: str
+    def __init__(self, incarnation: _Optional[int] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., clock: _Optional[int] = ..., kept: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., changed_only: _Optional[bool] = ..., checksum: _Optional[str] = ...) -> None: ...
+
 class PartitionUpdate(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "clock", "splits", "rate_scale", "sparse")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -226,7 +250,7 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class DataHeader(_message.Message):
-    __slots__ = ("exchange", "exchange_reply", "snapshot", "update", "promote", "split_copy", "export_request", "export_reply", "done")
+    __slots__ = ("exchange", "exchange_reply", "snapshot", "update", "promote", "split_copy", "export_request", "export_reply", "done", "cut")
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_REPLY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +260,7 @@ class DataHeader(_message.Message):
     EXPORT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     EXPORT_REPLY_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     exchange: Exchange
     exchange_reply: ExchangeReply
     snapshot: PartitionSnapshot
@@ -245,7 +270,8 @@ class DataHeader(_message.Message):
     export_request: ExportRequest
     export_reply: ExportReply
     done: Done
-    def __init__(self, exchange: _Optional[_Union[Exchange, _Mapping]] = ..., exchange_reply: _Optional[_Union[ExchangeReply, _Mapping]] = ..., snapshot: _Optional[_Union[PartitionSnapshot, _Mapping]] = ..., update: _Optional[_Union[PartitionUpdate, _Mapping]] = ..., promote: _Optional[_Union[PartitionPromote, _Mapping]] = ..., split_copy: _Optional[_Union[SplitCopy, _Mapping]] = ..., export_request: _Optional[_Union[ExportRequest, _Mapping]] = ..., export_reply: _Optional[_Union[ExportReply, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
+    cut: PartitionCut
+    def __init__(self, exchange: _Optional[_Union[Exchange, _Mapping]] = ..., exchange_reply: _Optional[_Union[ExchangeReply, _Mapping]] = ..., snapshot: _Optional[_Union[PartitionSnapshot, _Mapping]] = ..., update: _Optional[_Union[PartitionUpdate, _Mapping]] = ..., promote: _Optional[_Union[PartitionPromote, _Mapping]] = ..., split_copy: _Optional[_Union[SplitCopy, _Mapping]] = ..., export_request: _Optional[_Union[ExportRequest, _Mapping]] = ..., export_reply: _Optional[_Union[ExportReply, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., cut: _Optional[_Union[PartitionCut, _Mapping]] = ...) -> None: ...
 
 class Meeting(_message.Message):
     __slots__ = ("host_id", "offers")

@@ -138,22 +138,26 @@ def _misfit(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size:
     )
 
 
-def check_snapshot(runtime: Runtime, header: pb.PartitionSnapshot) -> None:
+def check_snapshot(runtime: Runtime, header: pb.PartitionSnapshot | pb.PartitionCut) -> None:
     """Raise ProtocolError unless the job has the partition, and the clocks, one for each split, are valid.
 
     :meth:`eps.server.partition_store.PartitionStore.install` checks its arrays.
     """
-    _check_transferred(runtime, "a snapshot", header.partition)
+    if isinstance(header, pb.PartitionCut):
+        what, clock = "a cut", header.clock
+    else:
+        what, clock = "a snapshot", header.completed
+    _check_transferred(runtime, what, header.partition)
     settings = runtime.settings
     if len(header.next_clock) != settings.num_splits:
         raise ProtocolError(
-            f"a snapshot of partition {header.partition} has the clocks of {len(header.next_clock)} splits; "
+            f"{what} of partition {header.partition} has the clocks of {len(header.next_clock)} splits; "
             f"the job has {settings.num_splits}"
         )
-    clocks = [header.completed, *header.next_clock]
+    clocks = [clock, *header.next_clock]
     if not all(settings.seeded_clock <= clock <= settings.iterations for clock in clocks):
         raise ProtocolError(
-            f"a snapshot of partition {header.partition} is of clocks {min(clocks)} to {max(clocks)}; "
+            f"{what} of partition {header.partition} is of clocks {min(clocks)} to {max(clocks)}; "
             f"the job has {settings.seeded_clock} to {settings.iterations}"
         )
 

@@ -25,8 +25,9 @@ from eps.net.messages import exchange as x
 from eps.net.messages.codec import membership_to_pb
 from eps.net.messages.exchange import Lean, PushPart
 from eps.pb import data_pb2 as pb
-from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import update_data
+from eps.server.copier import Copier
+from eps.server.cuts import Cuts
 from eps.server.followers import Followers
 from eps.server.open_requests import DeferredAnswer, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore, UpdateData
@@ -191,20 +192,22 @@ class Commands:
         state: ServerState,
         partitions: Partitions,
         followers: Followers,
-        writer: CheckpointWriter,
+        writer: Copier[m.TakeCheckpoint, s.TakeSnapshot],
+        cuts: Cuts,
         lean: Lean,
         report: Callable[[m.Report], None],
     ) -> None:
         self._state = state
         self._partitions = partitions
         self._followers = followers
-        self._writer = writer
+        self._cuts = cuts
+        self._copiers = (writer, cuts.copier)
         self._lean = lean
         self._report = report
         self._arithmetic = Arithmetic()
         self.deferred: deque[DeferredAnswer] = deque()
         self.table: dict[type, Callable[[Any], None]] = {
-            s.CreatePartition: partitions.create,
+            s.CreatePartition: self._create_partition,
             s.ApplyPush: self._apply_push,
             s.AckPush: self._ack_push,
             s.AnswerPull: self._answer_pull,
@@ -222,6 +225,10 @@ class Commands:
             s.DropPartition: self._drop_partition,
             s.TakeSnapshot: writer.take,
             s.SkipSnapshot: writer.skip,
+            s.TakeCut: cuts.take,
+            s.SkipCut: cuts.copier.skip,
+            s.StoreCut: self._store_cut,
+            s.DropCut: cuts.drop,
             s.ReportToMaster: self._report_to_master,
         }
 
@@ -255,15 +262,22 @@ class Commands:
     # ---- arithmetic
 
     def _add_and_step(self, commands: Sequence[Command]) -> None:
-        for command in commands:
-            if isinstance(command, s.StepPartition):
-                self._writer.before_change(command.partition)
+        for copier in self._copiers:
+            # Usually nothing is to be copied.
+            for command in commands if copier.queued else ():
+                if isinstance(command, s.StepPartition):
+                    copier.before_change(command.partition)
         for command, update in zip(commands, self._arithmetic.run(commands, self._partitions.stores), strict=True):
             if update is not None and isinstance(command, s.StepPartition) and command.followed:
                 self._followers.keep_update(command.partition, update)
 
+    def _before_change(self, partition: int) -> None:
+        for copier in self._copiers:
+            if copier.queued:
+                copier.before_change(partition)
+
     def _apply_push(self, command: s.ApplyPush) -> None:
-        self._writer.before_change(command.partition)
+        self._before_change(command.partition)
         update = self._partitions.stores[command.partition].apply_push(_push(command.request).part, command.clock)
         if command.followed:
             self._followers.keep_update(command.partition, update)
@@ -319,13 +333,30 @@ class Commands:
 
     def _refuse_update(self, command: s.RefuseUpdate) -> None:
         request = _transfer(command.request)
-        request.refusal = TakenOverError(f"{self._state.name} owns partition {request.header.update.partition} now")
+        name, header = self._state.name, request.header
+        if header.HasField("cut"):
+            why = f"{name} knows a later cut than {header.cut.cut_id}, or another incarnation of the parameters"
+        else:
+            why = f"{name} owns partition {header.update.partition} now"
+        request.refusal = TakenOverError(why)
+        self.deferred.append(request)
+
+    def _store_cut(self, command: s.StoreCut) -> None:
+        request = _transfer(command.request)
+        self._cuts.store(command.partition, command.clock, request.message.arrays)
         self.deferred.append(request)
 
     # ---- other commands
 
+    def _create_partition(self, command: s.CreatePartition) -> None:
+        partition, cut = command.partition, command.cut
+        kept = None if cut is None else self._cuts.find(partition, cut)
+        if cut is not None and kept is None:
+            raise ProtocolError(f"{self._state.name} keeps no copy of partition {partition} at clock {cut}")
+        self._partitions.create(partition, kept)
+
     def _drop_partition(self, command: s.DropPartition) -> None:
-        self._writer.before_change(command.partition)
+        self._before_change(command.partition)
         self._partitions.drop(command.partition)
         # Only once all are dropped: others that move in would reuse the memory.
         if all(state.holding is Holding.DROPPED for state in self._state.partitions.values()):

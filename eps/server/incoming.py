@@ -126,19 +126,20 @@ class Preparations:
             PartitionStore(runtime, partitions[0], None)
 
 
-def own_arrays(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
+def own_arrays(message: Message, van: Van | None) -> tuple[list[np.ndarray], str]:
     """Return the arrays of a snapshot as this server's own, and the checksum of their message.
 
     Parameters
     ----------
     message : Message
         As received; the caller must not use its arrays afterwards.
-    van : Van
+    van : Van or None
+        Sends the parameters later; None if they are only kept.
 
     Returns
     -------
     arrays : list of ndarray
-        Writable.  The first of float32, the parameters, lies where the van sends with the fewest copies.
+        Writable.  The first of float32, the parameters, lies where ``van`` sends with the fewest copies.
     checksum : str
         See :func:`eps.net.arrays.frames.checksum_of`.  Computed on arrival if possible, otherwise here from the stored
         arrays.
@@ -154,7 +155,7 @@ def own_arrays(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
                 checksum.add(array)
             taken.append(array)
             continue
-        mine = van.empty(array.shape, array.dtype) if array is parameters else np.empty_like(array)
+        mine = van.empty(array.shape, array.dtype) if van is not None and array is parameters else np.empty_like(array)
         source, target = array.reshape(-1).view(np.uint8), mine.reshape(-1).view(np.uint8)
         for start in range(0, source.size, _PIECE_BYTES):
             piece = target[start : start + _PIECE_BYTES]
@@ -165,9 +166,9 @@ def own_arrays(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
     return taken, arrived or checksum.hexdigest()
 
 
-def _keepable(array: np.ndarray, van: Van) -> bool:
+def _keepable(array: np.ndarray, van: Van | None) -> bool:
     """Return whether an array can stay where it was received: in private memory that holds little else."""
-    if van.lends or not array.flags.writeable or array.ndim != 1 or not array.nbytes:
+    if (van is not None and van.lends) or not array.flags.writeable or array.ndim != 1 or not array.nbytes:
         return False
     whole: np.ndarray = array
     while isinstance(whole.base, np.ndarray):

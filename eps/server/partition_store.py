@@ -42,6 +42,58 @@ class UpdateData:
     rate_scale: float
 
 
+#: See :meth:`PartitionStore.snapshot`.
+Snapshot = Sequence[np.ndarray]
+
+
+def changed_keys(snapshot: Snapshot, base: Snapshot) -> Snapshot | None:
+    """Return a snapshot with only the keys whose bits differ from ``base``; None if that is not smaller.
+
+    The last array has the positions of these keys, int32, ascending.
+    """
+    per_key = _per_key(snapshot)
+    differs = np.zeros(len(snapshot[1]), np.bool_)
+    for i in per_key:
+        differs |= snapshot[i].view(np.uint32) != base[i].view(np.uint32)
+    positions = np.flatnonzero(differs).astype(np.int32)
+    if len(positions) * (1 + len(per_key)) >= len(differs) * len(per_key):
+        return None
+    found = list(snapshot)
+    for i in per_key:
+        found[i] = found[i][positions]
+    return (*found, positions)
+
+
+def with_changes(base: Snapshot, changed: Snapshot) -> list[np.ndarray]:
+    """Return the snapshot from which :func:`changed_keys` returned ``changed``.
+
+    Raises
+    ------
+    TransferError
+        The arrays do not fit ``base``.
+    """
+    *found, positions = changed
+    size, ascends = len(base[1]), positions.dtype == np.int32 and positions.ndim == 1
+    if ascends and len(positions):
+        ascends = bool(positions[0] >= 0 and positions[-1] < size and np.all(positions[1:] > positions[:-1]))
+    if not ascends:
+        raise TransferError(f"changed keys have positions that are not ascending from 0 to {size - 1}")
+    per_key = _per_key(base)
+    fits = len(found) == len(base)
+    if not fits or any(found[i].shape != positions.shape or found[i].dtype != base[i].dtype for i in per_key):
+        raise TransferError(f"changed keys came as {len(found)} arrays that do not fit the partition")
+    for i in per_key:
+        whole = base[i].copy()
+        whole[positions] = found[i]
+        found[i] = whole
+    return found
+
+
+def _per_key(snapshot: Snapshot) -> list[int]:
+    """Return the indices of the arrays that have a value of four bytes for each key."""
+    return [i for i in (1, *range(4, len(snapshot))) if len(snapshot[i])]
+
+
 #: At most this many splits are counted one by one.
 _FEW_SPLITS = 16
 

@@ -271,11 +271,19 @@ class Partitions:
         self._restored = stores
         self._rows.restart()
 
-    def create(self, command: s.CreatePartition) -> None:
-        """Create a partition for a start or rollback, from its checkpoint or from its seed."""
-        partition = command.partition
+    def create(self, partition: int, kept: Sequence[np.ndarray] | None = None) -> None:
+        """Create a partition for a start or rollback: from its checkpoint, its seed, or a copy of ``kept``.
+
+        ``kept`` comes from :meth:`~eps.server.partition_store.PartitionStore.snapshot`.
+        """
         found = self._restored.pop(partition, None)
-        if found is None:
+        if kept is not None:
+            state, values, *others = kept
+            mine = self.empty(len(values))
+            np.copyto(mine, values)
+            found = self.new(partition, None)
+            found.install([state.copy(), mine, *(array.copy() for array in others)])
+        elif found is None:
             start, stop = self._runtime.ranges[partition]
             found = self.new(partition, initial_values(self._runtime, start, stop))
         self.stores[partition] = found

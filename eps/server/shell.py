@@ -12,9 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.membership import Membership
+from eps.core.membership import Membership, cut_clock
 from eps.core.server_state import ServerState
 from eps.core.types import MemberId
 from eps.errors import ProtocolError, StorageError, TransferError
@@ -22,9 +24,10 @@ from eps.net.arrays.api import Message, Peers, ReplyTo, Van
 from eps.net.messages import exchange as x
 from eps.net.messages.codec import results_from_pb
 from eps.pb import data_pb2 as pb
-from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
+from eps.server.copier import CheckpointSink, Copier
+from eps.server.cuts import Cuts
 from eps.server.followers import Followers, FollowerStream, Transfer
 from eps.server.incoming import Preparations, own_arrays
 from eps.server.open_requests import PendingExchange, PullRequest, PushRequest, TransferRequest
@@ -53,8 +56,13 @@ class ServerShell:
         self._state = ServerState(name, runtime.settings)
         self._partitions = Partitions(runtime, van)
         self._followers = Followers(self._state, self._partitions, self._peers)
-        self._writer = CheckpointWriter(name, self._checkpoints, self._partitions.stores, self._lock, report)
-        self._commands = Commands(self._state, self._partitions, self._followers, self._writer, runtime.lean, report)
+        stores = self._partitions.stores
+        sink = CheckpointSink(name, self._checkpoints, report)
+        self._writer = Copier("checkpoint", name, sink, stores, self._lock, report)
+        self._cuts = Cuts(name, stores, self._peers, self._lock, report)
+        self._commands = Commands(
+            self._state, self._partitions, self._followers, self._writer, self._cuts, runtime.lean, report
+        )
         self._preparations = Preparations(runtime, van, report)
         #: Results of streams that the state has not processed yet.
         self._acknowledged: deque[Transfer | s.SendingFailed] = deque()
@@ -89,6 +97,12 @@ class ServerShell:
             case m.TakeCheckpoint(checkpoint_id, clock):
                 self._writer.order(order)
                 self._take(s.CheckpointOrdered(checkpoint_id, clock))
+            case m.TakeCut(cut_id, clock, kept):
+                self._cuts.order(order, self._state.incarnation)
+                self._take(s.CutOrdered(cut_id, clock, kept))
+            case m.DropCuts():
+                self._cuts.copier.forget()
+                self._take(s.CutsDropped())
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
 
@@ -120,7 +134,7 @@ class ServerShell:
         )
 
     def _restore(self, checkpoint: str, held: Sequence[int]) -> Mapping[int, s.Counters]:
-        """Restore the partitions for a start or a rollback.
+        """Restore the partitions for a start or a rollback; for a cut, this server has their copies.
 
         Servers that join later, or leave, restore nothing; for a later one the checkpoint may be deleted already.
 
@@ -130,9 +144,10 @@ class ServerShell:
             The checkpoint, or a part that this server needs, is missing or damaged.
         """
         self._writer.forget()
+        self._cuts.copier.forget()
         stores: dict[int, PartitionStore] = {}
         counters: Mapping[int, s.Counters] = {}
-        if checkpoint and held:
+        if checkpoint and held and cut_clock(checkpoint) is None:
             # Without the lock, and before any current partition is dropped.
             stores, counters = load_partitions(
                 self._checkpoints, checkpoint, held, self._runtime, self._partitions.empty
@@ -151,6 +166,8 @@ class ServerShell:
                 self._on_exchange(header.exchange, message, reply)
             case "snapshot":
                 self._on_snapshot(header, message, reply)
+            case "cut":
+                self._on_cut(header, message, reply)
             case "update":
                 update = header.update
                 check_update(self._runtime, update, message.arrays)
@@ -207,13 +224,7 @@ class ServerShell:
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
-        check_snapshot(self._runtime, part)
-        seal = message.seal
-        if seal is None:
-            raise TransferError(f"partition {part.partition} came without a checksum")
-        arrays, found = own_arrays(message, self._van)
-        if found != seal.left:
-            raise TransferError(f"partition {part.partition} left with checksum {seal.left} and arrived with {found}")
+        arrays, found = self._receive(part, message, self._van)
         # Without the lock, so that the partitions served here do not wait for the copy.
         store = self._partitions.new(part.partition, None)
         blob, keysets = divided(arrays, len(part.keysets))
@@ -234,6 +245,31 @@ class ServerShell:
                 found,
             )
         )
+
+    def _on_cut(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
+        part = header.cut
+        own, _ = self._receive(part, message, None)
+        arrays = self._cuts.received(part, own)
+        # Checks the arrays.
+        self._partitions.new(part.partition, None).install(arrays)
+        request = TransferRequest(reply, header, Message(arrays=tuple(arrays)))
+        counters = s.Counters(tuple(part.next_clock), part.applied, part.duplicates_refused)
+        self._take(
+            s.CutArrived(request, part.incarnation, part.cut_id, part.partition, part.clock, part.kept, counters)
+        )
+
+    def _receive(
+        self, part: pb.PartitionSnapshot | pb.PartitionCut, message: Message, van: Van | None
+    ) -> tuple[list[np.ndarray], str]:
+        """Check a copy of a partition; return its arrays and their checksum (see :func:`own_arrays`)."""
+        check_snapshot(self._runtime, part)
+        seal = message.seal
+        if seal is None:
+            raise TransferError(f"partition {part.partition} came without a checksum")
+        arrays, found = own_arrays(message, van)
+        if found != seal.left:
+            raise TransferError(f"partition {part.partition} left with checksum {seal.left} and arrived with {found}")
+        return arrays, found
 
     def _on_export(self, partition: int, reply: ReplyTo) -> None:
         with self._lock:
@@ -336,5 +372,6 @@ class ServerShell:
             self._followers.stop()
         self._preparations.stop()
         self._writer.close()
+        self._cuts.copier.close()
         self._commands.close()
         self._peers.close()

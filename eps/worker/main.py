@@ -53,6 +53,7 @@ class Worker:
         self._security = Security.of_job(context.job_dir)
         self._van = NegotiatedVan(self._security, within=within)
         self._closers: list[Callable[[], None]] = []
+        self.session: MemberSession | None = None
         self._shell: WorkerShell | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
@@ -63,7 +64,7 @@ class Worker:
         """Register, train, and return the exit code."""
         listener = self._van.listen(self._handle, self._context.host)
         assert self._context.master_address is not None
-        session = MemberSession(
+        self.session = session = MemberSession(
             self._context.master_address,
             self._seat,
             listener.address,

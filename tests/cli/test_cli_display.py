@@ -442,3 +442,68 @@ def test_what_the_job_asks_for_itself_says_what_for() -> None:
     text = status_text({**status_of(), "changes": [change_of(asked_by="job", purpose="size")]})
 
     assert "plan 1 add-workers=2 to reach the requested size: " in text
+
+
+def tiers_of(*stages: int, **changes: object) -> dict[str, object]:
+    """Return ``tiers`` of a job that was in these stages, one after the other."""
+    entries = [{"clock": 10 * i, "stage": stage, "reliable": 2, "transient": 6} for i, stage in enumerate(stages)]
+    return {
+        "rule": "auto",
+        "stage": stages[-1],
+        "stages": entries,
+        "consistent_clock": 46,
+        "lag": 4,
+        "largest_lag": 7,
+        "rolled_back": 0,
+        "reason": "2 reliable and 6 transient containers: beyond 1:1",
+        **changes,
+    }
+
+
+def test_status_of_a_job_on_two_tiers_shows_stage_reason_lag_and_what_each_server_is() -> None:
+    member = {"role": "server", "pid": 7, "host": "", "port": 0, "ways": {}, "holds": [0]}
+    members = [
+        {**member, "name": "server-1", "tier": "reliable", "server_tier": "BackupPS"},
+        {**member, "name": "server-4", "tier": "transient", "server_tier": "ActivePS"},
+        {**member, "name": "server-5", "tier": "transient", "server_tier": ""},
+        {**member, "name": "worker-4", "tier": "transient", "role": "worker"},
+    ]
+    told = status_text(status_of(tiers=tiers_of(1, 2, rolled_back=1), members=members)).splitlines()
+    assert [line.strip() for line in told[4:7]] == [
+        "stage 2 (rule auto): 2 reliable and 6 transient containers: beyond 1:1",
+        "consistent clock 46: 4 clocks behind, at most 7 clocks so far",
+        "1 clock computed again",
+    ]
+    rows = [line.split()[:3] for line in told[8:12]]
+    assert rows[:2] == [["server-1", "reliable", "BackupPS"], ["server-4", "transient", "ActivePS"]]
+    assert rows[2:] == [["server-5", "transient", "-"], ["worker-4", "transient", "-"]]
+
+
+def test_status_of_a_job_in_stage_1_has_no_lag() -> None:
+    told = status_text(status_of(tiers=tiers_of(1)))
+    assert "stage 1 (rule auto)" in told and "consistent clock" not in told and "computed again" not in told
+
+
+def test_progress_line_has_the_stage_and_the_lag_of_backups() -> None:
+    first, second = status_of(tiers=tiers_of(1, lag=0)), status_of(tiers=tiers_of(1, 2))
+    assert "  2w 1s v1  stage 1  ETA" in progress_line(first)
+    assert "  2w 1s v1  stage 2  lag 4  ETA" in progress_line(second)
+    assert "  servers 1  stage 2  lag 4  eta" in plain_line(second)
+    assert "stage" not in progress_line(status_of(tiers=tiers_of(1, stage=None, stages=[])))
+
+
+def test_each_change_of_stage_is_told_once_with_its_reason() -> None:
+    news = ChangeNews()
+    assert news.all_of(status_of(tiers=tiers_of(1, stage=None, stages=[]))) == []
+    assert news.all_of(status_of(tiers=tiers_of(1, reason="why"))) == ["fake: stage 1 from clock 0: why"]
+    changed = status_of(tiers=tiers_of(1, 2))
+    assert news.all_of(changed) == ["fake: stage 2 from clock 10: 2 reliable and 6 transient containers: beyond 1:1"]
+    assert news.all_of(changed) == []
+
+
+def test_summary_counts_changes_of_stage_and_clocks_computed_again() -> None:
+    report = status_of(state="finished", tiers=tiers_of(1, 1, 2, 3, 2, rolled_back=12, largest_lag=0))
+    told = "stage 2 at the end; 3 changes of stage; 12 clocks computed again"
+    assert summary_text(report).splitlines()[1:] == [f"  tiers       {told}"]
+    assert f"  tiers: {told}" in status_text(report)
+    assert "tiers" not in summary_text(status_of(state="finished"))

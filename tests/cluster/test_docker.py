@@ -14,6 +14,7 @@ from eps.cluster.api import ContainerRequest, Exited
 from eps.cluster.docker.container import CHECK_IMAGE, DockerSettings, JobLabels, build_container
 from eps.cluster.docker.engine import DockerEngine, Found
 from eps.cluster.docker.resources import GONE, DockerResourceManager
+from eps.core.evictions import NOTICE_S
 from eps.errors import ConfigError, ResourceError
 from eps.storage.jobdir import create_job_dir
 from tests.cluster.docker_world import Job, run, until, wait_for
@@ -51,6 +52,15 @@ def test_a_container_has_its_jobs_directory_its_limits_and_no_secret(job: Job) -
     assert host["NetworkMode"] == "host" and "AutoRemove" not in host
     assert config["Labels"]["eps.job"] == str(directory.path) and config["Labels"]["eps.container"] == "c-1"
     assert directory.read_token() not in json.dumps(config)
+
+
+def test_a_container_of_a_tier_has_its_label_and_time_after_sigterm(job: Job) -> None:
+    labels, settings = JobLabels.of(job[0]), DockerSettings("eps")
+    request = ContainerRequest("c-1", "server+worker", tier="transient")
+    config = build_container(request, settings, labels, {})
+    assert (config["Labels"]["eps.role"], config["Labels"]["eps.tier"]) == ("server+worker", "transient")
+    assert config["StopTimeout"] == NOTICE_S
+    assert "eps.tier" not in build_container(ContainerRequest("c-2", "worker"), settings, labels, {})["Labels"]
 
 
 def test_on_another_network_a_container_is_known_by_its_name(job: Job) -> None:
@@ -98,13 +108,13 @@ def test_a_container_that_the_engine_does_not_know_any_more_was_taken(
     assert until(manager, Exited) == Exited("c-1", None, GONE, taken=True)
 
 
-@pytest.mark.parametrize(("ignores", "by"), [(False, "SIGTERM"), (True, "SIGKILL")])
-def test_a_container_that_is_released_gets_sigterm_and_sigkill_when_its_grace_is_over(
+@pytest.mark.parametrize(("ignores", "by"), [(False, "SIGHUP"), (True, "SIGKILL")])
+def test_a_container_that_is_released_is_ended_and_gets_sigkill_when_its_grace_is_over(
     engine: FakeDockerEngine, job: Job, ignores: bool, by: str
 ) -> None:
     manager = DockerResourceManager(DockerEngine(), dataclasses.replace(settings(IMAGE), grace_s=0.1), job[0])
     run(manager)
-    engine.of("c-1").ignores_sigterm = ignores
+    engine.of("c-1").ignores_end = ignores
     manager.release("c-1")
     assert until(manager, Exited) == Exited("c-1", None, f"was ended by {by}")
     assert sum(call.endswith("c-1/kill") for call in engine.asked) == 1 + ignores
@@ -268,7 +278,7 @@ def docker(tmp_path: Path, job: Job) -> Iterator[DockerResourceManager]:
 def told(manager: DockerResourceManager, job: Job, behaviour: str, memory_mb: int = 256) -> None:
     """Start a container; wait until one that stays has said that it is there."""
     manager.request(ContainerRequest("c-1", "worker", memory_mb, 1, {"EPS_TEST_BEHAVIOUR": behaviour}))
-    if behaviour in ("stay", "ignore-sigterm"):
+    if behaviour in ("stay", "ignore-end"):
         log = job[0].log("c-1")
         wait_for(lambda: log.exists() and "here" in log.read_text())
 
@@ -284,7 +294,7 @@ def test_a_real_container_says_its_exit_code(docker: DockerResourceManager, job:
     assert until(docker, Exited) == Exited("c-1", 7, "exited with code 7")
 
 
-@pytest.mark.parametrize(("behaviour", "by"), [("stay", "SIGTERM"), ("ignore-sigterm", "SIGKILL")])
+@pytest.mark.parametrize(("behaviour", "by"), [("stay", "SIGHUP"), ("ignore-end", "SIGKILL")])
 def test_a_real_container_that_is_released_ends(
     docker: DockerResourceManager, job: Job, behaviour: str, by: str
 ) -> None:

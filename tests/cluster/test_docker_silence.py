@@ -147,7 +147,7 @@ def test_launches_that_hang_hold_up_no_end(engine: FakeDockerEngine, manager: Do
         manager.request(ContainerRequest(f"c-{number}", "worker"))
     wait_for(lambda: engine.num_hanging >= NUM_LAUNCHERS)
     manager.release("c-1")
-    assert until(manager, Exited) == Exited("c-1", None, "was ended by SIGTERM")
+    assert until(manager, Exited) == Exited("c-1", None, "was ended by SIGHUP")
 
 
 @pytest.mark.parametrize("lost", ["/containers/create", "-c-1/start", "-c-1/json"])

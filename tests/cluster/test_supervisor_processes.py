@@ -83,9 +83,9 @@ def test_a_stop_signal_ends_every_process_and_says_why(job: SupervisedJob, numbe
     assert (ended.state, ended.reason) == ("killed", f"the supervisor got {number.name}")
 
 
-def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+def test_a_process_that_does_not_end_is_killed_after_the_grace_period(tmp_path: Path) -> None:
     with SupervisedJob(tmp_path, grace_s=0.1) as job:
-        watch = pids_of(job, job.launch("container-1", "ignore-sigterm").pid)
+        watch = pids_of(job, job.launch("container-1", "ignore-end").pid)
         job.handle.terminate()
         watch.wait()
 

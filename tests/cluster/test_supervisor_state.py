@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from eps.cluster.supervisor.process import END
 from eps.cluster.supervisor.state import (
     FIRST_BEAT_S,
     LOOK_S,
@@ -76,9 +77,9 @@ def test_a_child_of_nobody_is_ignored() -> None:
     assert started("c1").step(ChildEnded(999, 0, None), 1.0) == []
 
 
-def test_a_kill_with_sigterm_is_followed_by_sigkill_at_the_deadline() -> None:
+def test_an_end_is_followed_by_sigkill_at_the_deadline() -> None:
     state = started("c1")
-    assert state.step(Requested(KillProcess("c1")), 10.0) == [SendSignal(101, signal.SIGTERM)]
+    assert state.step(Requested(KillProcess("c1")), 10.0) == [SendSignal(101, END)]
     assert state.children["c1"].kill_at_s == 13.0
     assert state.next_deadline_s is not None and state.next_deadline_s <= 13.0
     assert state.step(DeadlinePassed(), 12.9) == []
@@ -128,7 +129,7 @@ def test_a_master_that_cannot_be_forked_fails_the_job() -> None:
 def test_job_done_ends_the_containers_and_lets_the_master_end_by_itself() -> None:
     state = started("c1", "c2")
     actions = state.step(Requested(JobDone(0, "finished")), 5.0)
-    assert actions == [SendSignal(101, signal.SIGTERM), SendSignal(102, signal.SIGTERM)]
+    assert actions == [SendSignal(101, END), SendSignal(102, END)]
     assert state.step(ChildEnded(101, None, 15), 5.1) == [RemoveScratch("c1"), Tell(ProcessExited("c1", None, 15))]
     assert state.step(ChildEnded(102, None, 15), 5.1)[-1] == Tell(ProcessExited("c2", None, 15))
     *_, finish = state.step(ChildEnded(MASTER_PID, 0, None), 5.2)
@@ -163,7 +164,7 @@ def test_nothing_is_launched_while_the_job_ends() -> None:
 def test_a_master_that_may_not_be_started_again_fails_the_job_and_ends_the_rest() -> None:
     state = started("c1", most_restarts=0)
     actions = state.step(ChildEnded(MASTER_PID, None, signal.SIGSEGV), 1.0)
-    assert actions == [RemoveScratch("master"), SendSignal(101, signal.SIGTERM)]
+    assert actions == [RemoveScratch("master"), SendSignal(101, END)]
     assert state.end is not None
     assert state.end.reason == "the job master was ended by SIGSEGV before the job had ended"
 
@@ -317,7 +318,7 @@ def test_every_history_ends_with_every_child_reaped_and_finishes_once() -> None:
                         [
                             Requested(LaunchProcess(name, "worker")),
                             Requested(LaunchProcess(name, "server")),
-                            Requested(KillProcess(name, rng.choice([signal.SIGTERM, signal.SIGKILL]))),
+                            Requested(KillProcess(name, rng.choice([END, signal.SIGKILL]))),
                             ChildEnded(rng.choice(sorted(alive)), 0, None),
                             DeadlinePassed(),
                             Requested(Beat(number)),

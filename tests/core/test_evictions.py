@@ -87,6 +87,20 @@ def test_member_on_a_warned_container_leaves_by_name_and_is_replaced_afterwards(
     assert outcomes(master) == {"worker-1": EvictionOutcome.DRAINED}
 
 
+def test_member_that_reports_a_warning_is_drained_like_one_of_the_cluster() -> None:
+    master = running()
+    master.report(m.EvictionWarned("worker-9", 120.0, "got SIGTERM"))
+    assert not master.state.evictions.all, "no such member"
+    warned = m.EvictionWarned("worker-1", 120.0, "got SIGTERM")
+    # It was on its way for two seconds; a second one, as of the next session, changes nothing.
+    master.step(e.ReportReceived(warned, age_s=2.0))
+    master.report(warned)
+    (eviction,) = master.state.evictions.all
+    assert (eviction.names, eviction.reason) == (("worker-1",), "got SIGTERM")
+    assert eviction.deadline_s - eviction.warned_s == pytest.approx(118.0)
+    assert master.state.plans.flight.plan is not None and master.state.plans.flight.plan.removed == ("worker-1",)
+
+
 def test_workers_and_servers_that_are_warned_together_leave_by_one_plan() -> None:
     master = running()
     warn(master, "worker-2", "server-1", "worker-3")

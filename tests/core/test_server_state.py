@@ -551,7 +551,7 @@ BREAKS = (
     "early",
     "overdue",
     "joined",
-    "taken",
+    "cuts",
     "plan",
 )
 
@@ -579,8 +579,8 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             state.promote_at = 0
         case "joined":
             state.followers["server-2"].joined_at = 0
-        case "taken":
-            server.state._served._taken.add(0)
+        case "cuts":
+            server.state._served.cuts[0] = dict.fromkeys(range(3), s.Counters((0, 0, 0)))
         case "plan":
             state.plan_id = 7
     with pytest.raises(AssertionError):

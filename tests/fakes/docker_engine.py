@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from eps.cluster.supervisor.process import END
+
 IMAGE = "eps"
 NUM_CPUS = 64
-_SIGKILL, _SIGTERM = 9, 15
+_SIGKILL = 9
 
 
 @dataclass
@@ -31,7 +33,7 @@ class FakeContainer:
     exit_code: int = 0
     out_of_memory: bool = False
     state: str = "created"
-    ignores_sigterm: bool = False
+    ignores_end: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -254,7 +256,7 @@ class _Calls(BaseHTTPRequestHandler):
             case ["POST", "kill"]:
                 if not container.is_running:
                     raise Refusal(409, f"Container {name} is not running")
-                if container.ignores_sigterm and query.get("signal") == str(_SIGTERM):
+                if container.ignores_end and query.get("signal") == str(int(END)):
                     return 204, None
                 engine.end(container, 128 + int(query.get("signal", _SIGKILL)))
             case ["DELETE"]:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from eps.cluster.local import LocalResourceManager
 from eps.cluster.supervisor.loop import HANDLED_SIGNALS
-from eps.cluster.supervisor.process import ContainerContext
+from eps.cluster.supervisor.process import END, ContainerContext
 from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
 from eps.cluster.supervisor.state import (
     MAX_BYTES,
@@ -44,6 +44,7 @@ ENTRIES = {
     "master": "tests.fakes.supervised:run_master",
     "server": "tests.fakes.supervised:run_member",
     "worker": "tests.fakes.supervised:run_member",
+    "server+worker": "tests.fakes.supervised:run_member",
 }
 
 # ---- in the job's processes
@@ -66,8 +67,8 @@ def run_member(context: ContainerContext) -> int | None:
     behaviour = context.env.get("BEHAVIOUR", "sleep")
     connection = _dial(context)
     facts = _facts(context, connection)
-    if behaviour == "ignore-sigterm":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behaviour == "ignore-end":
+        signal.signal(END, signal.SIG_IGN)
     if behaviour == "start-another":
         facts["started_pid"] = subprocess.Popen(["sleep", "1000"]).pid
     connection.send(json.dumps(facts).encode())

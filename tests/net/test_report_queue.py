@@ -94,6 +94,15 @@ def test_next_master_hears_which_way_each_peer_was_reached_last() -> None:
     assert [report_from_pb(report) for report in next(queue.batches()).reports] == [ways[0], ways[2]]
 
 
+def test_next_master_hears_that_the_container_will_be_taken_away() -> None:
+    queue = ReportQueue()
+    batches = queue.batches()
+    warned = m.EvictionWarned("worker-1", 120.0, "got SIGTERM")
+    queue.put(warned)
+    next(batches)
+    assert [report_from_pb(report) for report in next(queue.batches()).reports] == [warned]
+
+
 def test_kept_reports_are_bounded() -> None:
     queue = ReportQueue()
     for clock in range(MOST_KEPT + 10):

@@ -33,6 +33,7 @@ from tests.sim.wire import (
     Again,
     Answers,
     Arrival,
+    Cut,
     Done,
     Exchange,
     Failed,
@@ -271,6 +272,9 @@ class FaithfulServer(FaithfulProcess, SimServer):
             self.step(s.SendingFailed(plan_id, to, "it does not answer"))
 
         return FollowerStream(self, address, failed)
+
+    def send_cut(self, address: Address, body: Cut, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        self.ask(address, body, lambda reply: done() if isinstance(reply, Done) else failed())
 
     def step(self, event: s.ServerEvent) -> None:
         if self.alive:

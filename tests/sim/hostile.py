@@ -19,7 +19,7 @@ from eps.core.types import Address, MemberId
 from eps.worker.wire import Sent
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
-from tests.sim.wire import Done, Fenced, Push, Snapshot, SplitCopy, Stale, Vanished
+from tests.sim.wire import Cut, Done, Fenced, Push, Snapshot, SplitCopy, Stale, Vanished
 from tests.sim.worker import SimWire, SimWorker, answers_of, parts_of
 
 TICK_S = 0.1
@@ -156,6 +156,9 @@ class HostileServer(HostileProcess, SimServer):
 
     def repeat_snapshot(self, snapshot: Snapshot, address: Address) -> None:
         self.tell(address, snapshot)
+
+    def send_cut(self, address: Address, body: Cut, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        self.ask(address, body, lambda reply: done() if isinstance(reply, Done) else failed())
 
 
 class HostileWire(SimWire):

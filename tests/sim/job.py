@@ -21,6 +21,7 @@ from eps.core.members import container_of, seat_of
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Phase, Plan, Trigger
 from eps.core.recovery import Inquiry
+from eps.core.tiers import StageRule
 from eps.core.types import Address, CoreSettings, MemberId, Role, Tier
 from tests.fakes.network import FakeNetwork, Faults, Line
 from tests.sim.faithful import Breaks, FaithfulServer, FaithfulWorker
@@ -88,6 +89,8 @@ class SimJob:
         Whether a scheduler decides the job's size.
     tiers : mapping, optional
         Number of containers of each tier: each has a worker and a server.
+    stage_rule : StageRule
+        How the job with tiers chooses the stage.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class SimJob:
         breaks: Breaks | None = None,
         managed: bool = False,
         tiers: Mapping[Tier, int] | None = None,
+        stage_rule: StageRule = StageRule.AUTO,
     ) -> None:
         self.seed = seed
         self.settings = settings
@@ -112,7 +116,9 @@ class SimJob:
         self.breaks = breaks or Breaks()
         self.releases_at_once = releases_at_once
         self.net = FakeNetwork(seed, faults)
-        self.master = Job(settings, num_workers, num_servers, triggers, managed=managed, tiers=tiers)
+        self.master = Job(
+            settings, num_workers, num_servers, triggers, managed=managed, tiers=tiers, stage_rule=stage_rule
+        )
         self.counted: Counter[str] = Counter()
         self.answers: dict[str, e.Answer] = {}
         self.processes: dict[str, SimProcess] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from eps.core import messages as m
@@ -16,6 +16,7 @@ from tests.sim.process import SimProcess
 from tests.sim.wire import (
     PRIME,
     Arrival,
+    Cut,
     Done,
     Failed,
     Fenced,
@@ -29,6 +30,7 @@ from tests.sim.wire import (
     Stale,
     Update,
     initial_value,
+    oracle,
     stepped,
 )
 
@@ -84,6 +86,10 @@ class SimServer(SimProcess):
         #: Reports about the parts of the last ordered checkpoint.
         self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
         self._checkpoint = 0
+        #: The last ordered cut, the reports about it, and the copies by partition and clock.
+        self._cut: m.TakeCut | None = None
+        self._cut_said: dict[int, m.CutStaged | m.CutFailed] = {}
+        self.kept: dict[tuple[int, int], Store] = {}
         #: Parts of the checkpoint with which the last membership began, by partition.
         self._restored: Mapping[int, m.CheckpointPartWritten] = {}
 
@@ -120,6 +126,17 @@ class SimServer(SimProcess):
                 for report in self._said.values() if checkpoint_id == self._checkpoint else ():
                     self.report(report)
                 self.step(s.CheckpointOrdered(checkpoint_id, clock))
+            case m.TakeCut(cut_id, clock, kept):
+                if self._cut is None or cut_id > self._cut.cut_id:
+                    self._cut_said = {}
+                for said in self._cut_said.values() if self._cut is not None and cut_id == self._cut.cut_id else ():
+                    self.report(said)
+                if self._cut is None or cut_id >= self._cut.cut_id:
+                    # The owner of a partition may have changed, and with it the BackupPS.
+                    self._cut = order
+                self.step(s.CutOrdered(cut_id, clock, kept))
+            case m.DropCuts():
+                self.step(s.CutsDropped())
 
     def _counters(self, membership: Membership) -> dict[int, s.Counters]:
         """Return how far the partitions of the checkpoint are to which a membership goes back.
@@ -129,6 +146,9 @@ class SimServer(SimProcess):
         if not (membership.goes_back and membership.version > self.state.version):
             return {}
         if not membership.partitions.held_by(self.name):
+            self._restored = {}
+            return {}
+        if membership.cut is not None:
             self._restored = {}
             return {}
         self._restored = self.job.parts_of(membership.checkpoint)
@@ -145,6 +165,36 @@ class SimServer(SimProcess):
                 self.report(report)
 
         self.net.after(self.job.share() * 0.1, written)
+
+    def _say(self, cut_id: int, report: m.CutStaged | m.CutFailed) -> None:
+        if self.alive and self._cut is not None and cut_id == self._cut.cut_id:
+            self._cut_said[report.partition] = report
+            self.report(report)
+
+    def _send_cut(self, command: s.TakeCut) -> None:
+        """Send the copy of a partition to its BackupPS, after a while."""
+        cut_id, partition, store = command.cut_id, command.partition, self.kept[command.partition, command.clock]
+        incarnation = self.state.incarnation
+
+        def leaves() -> None:
+            order = self._cut
+            if not self.alive or order is None or order.cut_id != cut_id or incarnation != self.state.incarnation:
+                return
+            target = order.backups[partition]
+            assert target.item == partition
+            staged = m.CutStaged(self.name, cut_id, partition, target.target, 8, command.counters.next_clock)
+            if target.target == self.name:
+                self._say(cut_id, staged)
+                return
+            body = Cut(incarnation, cut_id, partition, command.clock, order.kept, command.counters, store.value)
+            failed = m.CutFailed(self.name, cut_id, partition, f"{target.target} did not take it")
+            self.send_cut(target.address, body, lambda: self._say(cut_id, staged), lambda: self._say(cut_id, failed))
+
+        self.net.after(self.job.share() * 0.1, leaves)
+
+    def send_cut(self, address: Address, body: Cut, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Send a copy; calls one of the functions."""
+        raise NotImplementedError
 
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
@@ -178,6 +228,8 @@ class SimServer(SimProcess):
                 self.step(s.SnapshotArrived(arrival, *where, body.counters, str(body.value)))
             case Update(plan_id, partition, sequence, clock, splits, _):
                 self.step(s.UpdateArrived(arrival, plan_id, partition, sequence, clock, splits))
+            case Cut(incarnation, cut_id, partition, clock, kept, counters, _):
+                self.step(s.CutArrived(arrival, incarnation, cut_id, partition, clock, kept, counters))
             case Promote(plan_id, partition, sequence, _):
                 self.step(s.PromoteArrived(arrival, plan_id, partition, sequence))
 
@@ -185,6 +237,10 @@ class SimServer(SimProcess):
 
     def _do(self, command: s.ServerCommand) -> None:
         match command:
+            case s.CreatePartition(partition, int(cut)):
+                assert partition not in self.stores
+                kept = self.kept[partition, cut]
+                self.stores[partition] = Store(kept.value, list(kept.ledger))
             case s.CreatePartition(partition):
                 assert partition not in self.stores
                 part = self._restored.get(partition)
@@ -239,6 +295,21 @@ class SimServer(SimProcess):
                 written = self.name, checkpoint_id, partition, self.name, 8, str(store.value)
                 counted = counters.next_clock, counters.applied, counters.duplicates_refused
                 self._write(m.CheckpointPartWritten(*written, *counted))
+            case s.TakeCut(_, partition, clock, counters):
+                store = self.stores[partition]
+                self.kept[partition, clock] = Store(store.value, list(counters.next_clock))
+                if self.job.settings.bsp:
+                    expected = oracle(replace(self.job.settings, iterations=clock))[partition]
+                    assert store.value == expected, f"partition {partition} differs from the oracle at clock {clock}"
+                self._send_cut(command)
+            case s.SkipCut(cut_id, partition, why):
+                self._say(cut_id, m.CutFailed(self.name, cut_id, partition, why))
+            case s.StoreCut(arrival, partition, clock):
+                body = arrival.body
+                self.kept[partition, clock] = Store(body.value, list(body.counters.next_clock))
+                arrival.reply(Done())
+            case s.DropCut(partition, clock):
+                del self.kept[partition, clock]
             case s.SkipSnapshot(checkpoint_id, partition, why):
                 self._write(m.CheckpointPartFailed(self.name, checkpoint_id, partition, why, late=True))
             case _:

@@ -13,6 +13,7 @@ import pytest
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
+from eps.core.tiers import Stage, StageRule
 from eps.core.types import Role, Tier
 from tests.fakes.network import RELIABLE, Faults
 from tests.sim.evicting import EvictingJob
@@ -36,6 +37,7 @@ def tiered_job(seed: int, *, warnings: float = 0.0, faithful: bool = True, follo
         count,
         min(count, 8),
         tiers=tiers,
+        stage_rule=StageRule(random.choice(("1", "2", "2", "3", "ratio"))),
         faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))) if faithful else RELIABLE,
         iteration_s=random.choice((0.01, 0.05, 0.2)),
         breaks=Breaks() if faithful else None,
@@ -54,14 +56,18 @@ def schedule_scales(random: Random, job: SimJob) -> None:
         job.at(at_s, lambda c=change, n=number: job.ask(f"request-{n}", c))
 
 
-def check_stage_1(job: SimJob) -> None:
-    """Every membership that a plan made has its servers on reliable containers."""
+def check_stage(job: SimJob) -> None:
+    """Owners, BackupPSs and workers are those of the stage; no copy is kept for a cut in stage 1."""
     master = job.master
-    assert master.membership is not None
+    assert master.membership is not None and master.hosting is not None
+    stage = master.hosting.stages[-1].stage
+    owners = set(master.membership.partitions.owners)
     for container_id, host in master.members.hosts.items():
         for member in master.members.in_container(container_id):
-            if member.name in master.membership.servers:
-                assert host.tier is Tier.RELIABLE, f"{member.name} serves on a transient container"
+            if member.name in owners:
+                assert (host.tier is Tier.RELIABLE) == (stage is Stage.PARAM_SERVS), f"{member.name} in stage {stage}"
+            if member.name in master.membership.workers:
+                assert stage is not Stage.NO_RELIABLE_WORKERS or host.tier is Tier.TRANSIENT
 
 
 @pytest.mark.parametrize("faithful", [True, False], ids=["faithful", "hostile"])
@@ -70,7 +76,7 @@ def test_containers_come_and_go(crash_seed: int, faithful: bool) -> None:
     schedule_scales(Random(crash_seed + 1), job)
     job.run(LIMIT_S)
     job.check_finished()
-    check_stage_1(job)
+    check_stage(job)
 
 
 def test_transient_containers_are_evicted(crash_seed: int) -> None:
@@ -91,7 +97,9 @@ def test_containers_crash(crash_seed: int) -> None:
 
 def test_the_members_of_a_container_are_those_of_the_tier() -> None:
     settings = replace(random_settings(Random(1), 0), num_splits=12, num_partitions=8, iterations=24)
-    job = SimJob(1, settings, 3, 3, tiers={Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, breaks=Breaks())
+    job = SimJob(
+        1, settings, 3, 3, tiers={Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, stage_rule=StageRule.STAGE_1, breaks=Breaks()
+    )
     more = Change(Operation.TIERS, 2, containers=((Tier.TRANSIENT, 2),))
     job.at(1.5, lambda: job.ask("more", more))
     job.at(2.0, lambda: job.ask("workers", Change(Operation.ADD_WORKERS, 1)))

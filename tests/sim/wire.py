@@ -90,6 +90,17 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    incarnation: int
+    cut_id: int
+    partition: int
+    clock: int
+    kept: int
+    counters: Counters
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     plan_id: int
     partition: int

@@ -13,12 +13,13 @@ from typing import Any
 from eps.cluster.api import ContainerRequest
 from eps.cluster.docker.engine import Found
 from eps.cluster.supervisor.process import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED, passed_on
+from eps.core.evictions import NOTICE_S
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir
 
 #: Advice if a container ends because of its image.
 CHECK_IMAGE = "the image must have Python with EPS, and what the model imports (docker/README.md)"
-#: From SIGTERM to SIGKILL, as for the supervisor.
+#: From the signal that ends a container to SIGKILL, as for the supervisor.
 GRACE_S = 3.0
 #: Labels of a container.
 JOB, INSTANCE, CONTAINER, BOOT = "eps.job", "eps.instance", "eps.container", "eps.boot"
@@ -39,7 +40,7 @@ class DockerSettings:
     mounts: tuple[Path, ...] = ()
     #: Environment variables of every container.
     env: Mapping[str, str] = field(default_factory=dict)
-    #: From SIGTERM to SIGKILL, in seconds.
+    #: From the signal that ends a container to SIGKILL, in seconds.
     grace_s: float = GRACE_S
     #: How long the engine may not respond before the job fails; also the limit for the retries of one launch.  Seconds.
     engine_timeout_s: float = 300.0
@@ -134,7 +135,10 @@ def build_container(
             CONTAINER: request.container_id,
             BOOT: labels.boot,
             "eps.role": request.role,
+            **({"eps.tier": request.tier} if request.tier else {}),
         },
+        # From SIGTERM, which ``docker stop`` sends, to SIGKILL.
+        "StopTimeout": int(NOTICE_S),
         # Only the job's user can read its files, such as the token.
         "User": f"{os.getuid()}:{os.getgid()}",
         "WorkingDir": "/",

@@ -1,4 +1,4 @@
-"""Containers of one Docker host: one for each worker and server.
+"""Containers of one Docker host: one for each worker and server, or for a worker and a server together.
 
 The job master stays a process of this host, forked by the job's supervisor.  Its containers share the host's network
 and process ids, and see the job's directory at the same path.  An image provides the file system; the engine limits
@@ -37,6 +37,7 @@ from eps.cluster.docker.container import (
     build_container,
 )
 from eps.cluster.docker.engine import TIMEOUT_S, DockerEngine, EngineSilentError, Found, Process, engine_host
+from eps.cluster.supervisor.process import END
 from eps.cluster.supervisor.state import exit_reason
 from eps.errors import EpsError, ResourceError
 from eps.storage.jobdir import JobDir
@@ -173,7 +174,7 @@ class DockerResourceManager(SupervisedManager):
         with self._lock:
             if not self._ledger.withdraw(container_id) and self._ledger.is_live(container_id):
                 # An earlier kill, or its time, stays.
-                self._to_end.setdefault(container_id, (signals.SIGTERM, 0.0))
+                self._to_end.setdefault(container_id, (END, 0.0))
                 self._look_now.set()
             self._wake()
 

@@ -46,7 +46,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
     parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="separated by commas")
     parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="entry of a role")
-    parser.add_argument("--grace-s", type=float, metavar="S", default=GRACE_S, help="from SIGTERM to SIGKILL")
+    parser.add_argument(
+        "--grace-s", type=float, metavar="S", default=GRACE_S, help="from the signal that ends a process to SIGKILL"
+    )
     return parser.parse_args(argv)
 
 

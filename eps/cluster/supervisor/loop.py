@@ -65,7 +65,7 @@ class Supervisor:
     tied_fd : int, optional
         Read end of the client's pipe; its end of file ends the job.
     grace_s : float, seconds
-        Time from SIGTERM to SIGKILL.
+        Time from the signal that ends a process to SIGKILL.
     member_timeout_s : float, seconds
         A job master without a heartbeat for so long is killed and restarted.
     """

@@ -23,6 +23,8 @@ from typing import NoReturn
 MASTER = "master"
 #: Role whose entry function the supervisor calls before it forks, with the job's runtime values.
 SUPERVISOR = "supervisor"
+#: The signal that ends a container's process at once.  SIGTERM, which others send, may be a warning to it.
+END = signals.SIGHUP
 #: Environment of a container that no supervisor forked; see ``eps.cluster.container``.
 ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
 MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"

@@ -167,7 +167,7 @@ def start_supervisor(
     preload : sequence of str, optional
         Modules to import before the first fork, instead of the default.
     grace_s : float, seconds
-        Time from SIGTERM to SIGKILL.
+        Time from the signal that ends a process to SIGKILL.
     module : str
         Module of the process that represents the job on this machine: the supervisor, or a replacement if something
         else starts the job's processes.

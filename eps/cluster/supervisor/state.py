@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 
-from eps.cluster.supervisor.process import MASTER
+from eps.cluster.supervisor.process import END, MASTER
 from eps.errors import ProtocolError
 
 #: Maximum size of a packet between master and supervisor.
 MAX_BYTES = 64 * 1024
-#: A process that is still running this long after SIGTERM is killed.
+#: A process that is still running this long after it was ended is killed.
 GRACE_S = 3.0
 #: A process without a heartbeat for this long counts as hung.
 MEMBER_TIMEOUT_S = 3.0
@@ -54,10 +54,10 @@ class LaunchProcess:
 
 @dataclass(frozen=True, slots=True)
 class KillProcess:
-    """Send a signal; a process that SIGTERM does not end within the grace period is killed."""
+    """Send a signal; a process that :data:`END` does not end within the grace period is killed."""
 
     container_id: str
-    signal: int = signals.SIGTERM
+    signal: int = END
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ class SupervisorState:
     Parameters
     ----------
     grace_s : float, seconds
-        Time from SIGTERM to SIGKILL.
+        Time from :data:`END` to SIGKILL.
     member_timeout_s : float, seconds
         A master without a heartbeat for so long is killed and restarted.
     most_restarts : int
@@ -389,7 +389,7 @@ class SupervisorState:
                     self._refuse(f"no container {container_id} is running", container_id)
                     return
                 self._out.append(SendSignal(child.pid, signal))
-                if signal == signals.SIGTERM and child.kill_at_s is None:
+                if signal == END and child.kill_at_s is None:
                     child.kill_at_s = now_s + self.grace_s
             case Beat(changes, patience_s):
                 self._on_beat(changes, patience_s, now_s)
@@ -456,7 +456,7 @@ class SupervisorState:
                 child.kill_at_s = now_s + self.grace_s
                 # A master that reported the end of the job exits by itself.
                 if not (spare_master and child.role == MASTER):
-                    self._out.append(SendSignal(child.pid, signals.SIGTERM))
+                    self._out.append(SendSignal(child.pid, END))
         self._finish_if_alone()
 
     def _on_deadline(self, now_s: float) -> None:

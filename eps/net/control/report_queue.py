@@ -8,7 +8,7 @@ The queue keeps reports that a master may have lost when it died, and resends th
 
 * reports of clocks until the master has recorded them;
 * reports of a plan until it has ended;
-* the failure of this member, and the last transport to each peer.
+* the failure or eviction of this member, and the last transport to each peer.
 
 All other reports answer orders, which the master repeats.
 """
@@ -69,6 +69,8 @@ def _key(report: m.Report) -> _Key | None:
             return _Key("end", 0, message)
         case m.PeerReached(_, peer):
             return _Key("way", 0, peer)
+        case m.EvictionWarned():
+            return _Key("warned", 0)
     return None
 
 

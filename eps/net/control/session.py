@@ -195,6 +195,20 @@ class MemberSession:
         """Queue a report without blocking.  One that can wait may be sent together with later ones."""
         self._outgoing.put(report, can_wait=can_wait)
 
+    def warn(self, notice_s: float, reason: str) -> bool:
+        """Report that this process's container will be taken away; return False if no master has this member.
+
+        Parameters
+        ----------
+        notice_s : float
+        reason : str
+            Why, as a phrase that follows the container's name.
+        """
+        if self._welcomed is None or self._over.is_set():
+            return False
+        self.report(m.EvictionWarned(self._welcomed.name, notice_s, reason))
+        return True
+
     # ---- the session's thread
 
     def _run(self, on_end: Callable[[EpsError | None], None]) -> None:

@@ -1,9 +1,9 @@
-"""A server's writer: what it keeps, what it writes, what it says."""
+"""A server that copies for checkpoints: what it keeps, what it writes, what it reports."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -13,7 +13,7 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.server.checkpoint_writer import CheckpointWriter
+from eps.server.copier import CheckpointSink, Copier
 from eps.server.partition_store import PartitionStore
 from eps.storage.api import Storage, tell
 from eps.storage.checkpoint import CheckpointStore, read_part
@@ -67,9 +67,12 @@ class Rig:
         self.reports: list[m.Report] = []
         self.lock = threading.Lock()
         self.partitions = cast(dict[int, PartitionStore], {number: Partition(self, number) for number in range(3)})
-        self.writer = CheckpointWriter(
-            "server-1", CheckpointStore(storage), self.partitions, self.lock, self.reports.append
-        )
+        self.writer = self.copier(self.reports.append)
+
+    def copier(self, report: Callable[[m.Report], None]) -> Copier[m.TakeCheckpoint, s.TakeSnapshot]:
+        self.store = CheckpointStore(self.storage)
+        sink = CheckpointSink("server-1", self.store, report)
+        return Copier("checkpoint", "server-1", sink, self.partitions, self.lock, report)
 
     def take(self, *partitions: int, checkpoint_id: int = 1) -> None:
         with self.lock:
@@ -179,13 +182,13 @@ def test_a_full_device_is_reported_and_the_next_checkpoint_is_written(slow: Rig)
 
 
 def test_what_the_store_waits_for_is_reported(slow: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_part = slow.writer._store.write_part
+    write_part = slow.store.write_part
 
     def waiting(*args: Any) -> tuple[int, str]:
         tell("hdfs://lake/w: cannot be written for now: why")
         return write_part(*args)
 
-    monkeypatch.setattr(slow.writer._store, "write_part", waiting)
+    monkeypatch.setattr(slow.store, "write_part", waiting)
     release(slow)
     slow.writer.order(ORDER)
     slow.take(2)
@@ -277,7 +280,7 @@ def test_writer_goes_on_after_a_report_that_could_not_be_made() -> None:
         rig.reports.append(said)
 
     rig = Rig(MemoryStorage())
-    rig.writer = CheckpointWriter("server-1", CheckpointStore(rig.storage), rig.partitions, rig.lock, report)
+    rig.writer = rig.copier(report)
     rig.writer.order(ORDER)
     rig.take(0)
     wait_for(lambda: not failing, TIMEOUT_S, "a report that could not be made")

@@ -1,0 +1,200 @@
+"""Coordinated cuts of a job whose partitions are owned by ActivePSs, and its consistent clock.  Pure.
+
+A cut is a copy of every partition at one clock.  The owner keeps a copy, and sends it to the partition's BackupPS in
+the background.  When the BackupPSs have all partitions, the cut is committed: its clock is the *consistent clock*.  If
+an ActivePS is lost without warning, the job rolls back to it: owners that are left restore their own copies, BackupPSs
+become the owners of the lost partitions.
+
+Like a checkpoint, a cut is ordered for a clock that no worker has started, so no worker waits.  The next one is ordered
+a while after the last one is committed, the longer the slower the network is.  A BackupPS keeps the committed cut and
+the one that is being staged.
+
+Source: Proteus §3.2 (BackupPSs), §3.3 ("roll-back to a state consistent with the current state of the BackupPSs").
+Deviation: ActivePSs send the values of changed keys, not the sum of their changes.  Such sums would change bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.checkpoints import CheckpointContext
+from eps.core.membership import cut_name
+from eps.core.recovery import RestorePoint
+from eps.core.types import MemberId
+
+#: An order is resent to the owners of missing partitions after this time.
+RESEND_S = 1.0
+#: A cut fails if a partition is missing this long after its clock.
+PATIENCE_S = 120.0
+#: The next cut is ordered this long after the last one, and at least this many times as long as that one took.
+PAUSE_S, PAUSE_SHARE = 0.5, 4.0
+#: A plan that needs a cut goes on without one after this many failures in a row.
+MOST_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The latest committed cut."""
+
+    #: The clock for which it was ordered, by which servers know it.
+    clock: int
+    point: RestorePoint
+    #: The BackupPS of each partition.
+    holders: tuple[MemberId, ...]
+
+
+@dataclass
+class Staging:
+    """The cut that is being staged."""
+
+    cut_id: int
+    clock: int
+    parts: dict[int, m.CutStaged] = field(default_factory=dict)
+    #: The membership version whose servers received the order, and when.
+    version: int = 0
+    sent_s: float = 0.0
+    #: When every split had contributed the clocks before.
+    reached_s: float | None = None
+
+
+class Cuts:
+    """Orders cuts and tracks which is committed.
+
+    Parameters
+    ----------
+    num_partitions : int
+    iterations : int
+        Clocks that the job trains.
+    """
+
+    def __init__(self, num_partitions: int, iterations: int) -> None:
+        self._num_partitions = num_partitions
+        self._iterations = iterations
+        self.committed: Committed | None = None
+        self.staging: Staging | None = None
+        #: How many were committed, and the bytes that were sent for them.
+        self.count = self.size_bytes = 0
+        #: The largest distance of the consistent clock from the first incomplete clock, while ActivePSs owned
+        #: partitions.
+        self.largest_lag = 0
+        self._next_id = 1
+        self._next_s = 0.0
+        self._failures = 0
+        #: The clock of the latest one.
+        self._latest = -1
+
+    # ---- what happens
+
+    def hear(self, report: m.CutStaged | m.CutFailed, now_s: float) -> None:
+        """Record a server's report; reports about other cuts are stale and ignored."""
+        staging = self.staging
+        if staging is None or report.cut_id != staging.cut_id or report.partition in staging.parts:
+            return
+        if isinstance(report, m.CutStaged):
+            staging.parts[report.partition] = report
+        else:
+            self.abandon(now_s)
+
+    def abandon(self, now_s: float) -> None:
+        """Give up the cut that is being staged."""
+        if self.staging is not None:
+            self.staging = None
+            self._failures += 1
+            self._next_s = now_s + PAUSE_S
+
+    def roll_back(self, checkpoint: str, now_s: float) -> None:
+        """Continue after a rollback: to the committed cut, which stays, or to a checkpoint, which makes it void."""
+        self.staging = None
+        if self.committed is not None and checkpoint != self.committed.point.checkpoint:
+            self.committed = None
+        self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
+
+    def forget(self, servers: Collection[MemberId]) -> list[e.Command]:
+        """Need no cut any more."""
+        if self.committed is None and self.staging is None:
+            return []
+        self.committed = self.staging = None
+        self._failures = 0
+        return [e.Send(name, m.DropCuts()) for name in servers]
+
+    # ---- what to do
+
+    def allows(self, job: CheckpointContext) -> bool:
+        """Return whether a plan may give partitions to containers that can be taken away.
+
+        It waits for a cut that reliable containers have, unless none can be made: cuts fail, or the job ends soon.
+        """
+        servers, committed = set(job.membership.servers), self.committed
+        if committed is not None and set(committed.holders) <= servers:
+            return True
+        return self._failures >= MOST_FAILURES or (self.staging is None and self._clock(job) is None)
+
+    def advance(self, job: CheckpointContext, backups: tuple[m.Target, ...], now_s: float) -> list[e.Command]:
+        """Order a cut that is due, resend orders, or commit a staged cut, as far as possible now.
+
+        Parameters
+        ----------
+        backups : tuple of Target
+            The BackupPS of each partition; empty if no reliable container has a server.
+        """
+        if self.staging is None:
+            clock = self._clock(job)
+            if now_s < self._next_s or clock is None or not backups:
+                return []
+            self.staging, self._latest = Staging(self._next_id, clock), clock
+            self._next_id += 1
+        return list(self._pursue(self.staging, job, backups, now_s))
+
+    def lag(self, completed: int) -> int:
+        """Return by how many clocks the job would roll back now; also updates the largest such number."""
+        consistent = self.committed.point.clock if self.committed is not None else 0
+        found = max(0, completed - consistent)
+        self.largest_lag = max(self.largest_lag, found)
+        return found
+
+    def _clock(self, job: CheckpointContext) -> int | None:
+        """Return the clock of a cut that is ordered now: no worker has started it; None if the job ends before."""
+        clock = max(max(job.horizon, 0) + job.lookahead, self._latest + 1)
+        return clock if clock < self._iterations else None
+
+    def _pursue(
+        self, staging: Staging, job: CheckpointContext, backups: tuple[m.Target, ...], now_s: float
+    ) -> Iterator[e.Command]:
+        membership, completed = job.membership, job.completed
+        if staging.reached_s is None and completed > staging.clock:
+            staging.reached_s = now_s
+        missing = [p for p in range(self._num_partitions) if p not in staging.parts]
+        if not missing:
+            # The results of the clocks before belong to the cut.
+            first = min(part.clock for part in staging.parts.values())
+            if completed >= first:
+                self._commit(staging, first, now_s)
+        elif staging.reached_s is not None and now_s - staging.reached_s >= PATIENCE_S:
+            self.abandon(now_s)
+        elif membership.version != staging.version or now_s - staging.sent_s >= RESEND_S:
+            owners = {membership.partitions.owners[p] for p in missing}
+            everyone = membership.version != staging.version
+            staging.version, staging.sent_s = membership.version, now_s
+            kept = self.committed.clock if self.committed is not None else -1
+            order = m.TakeCut(staging.cut_id, staging.clock, kept, backups)
+            for name in membership.servers if everyone else sorted(owners):
+                yield e.Send(name, order)
+
+    def _commit(self, staging: Staging, first: int, now_s: float) -> None:
+        parts = [staging.parts[p] for p in range(self._num_partitions)]
+        point = RestorePoint(cut_name(staging.clock), first)
+        self.committed, self.staging = Committed(staging.clock, point, tuple(part.holder for part in parts)), None
+        self.count, self._failures = self.count + 1, 0
+        self.size_bytes += sum(part.size_bytes for part in parts)
+        took_s = now_s - (staging.reached_s if staging.reached_s is not None else now_s)
+        self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * took_s)
+
+    def validate(self) -> None:
+        """Assert the invariants of the cuts."""
+        if self.staging is not None:
+            assert self.staging.cut_id < self._next_id and self.staging.clock < self._iterations
+            assert self.committed is None or self.committed.clock < self.staging.clock
+        assert self.committed is None or len(self.committed.holders) == self._num_partitions

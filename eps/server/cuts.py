@@ -1,0 +1,185 @@
+"""Keeps a server's copies of partitions at the clocks of cuts, and sends them to the BackupPSs.
+
+The pure state decides which copies are kept; see ``eps.core.cuts``.
+
+Source: Proteus §3.2 (BackupPSs, updated in the background), §3.3 (rollback).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.types import MemberId
+from eps.errors import DeadlineError, TransferError
+from eps.net.arrays.api import Message, Peers, Seal
+from eps.net.arrays.frames import checksum_of
+from eps.net.messages import exchange as x
+from eps.pb import data_pb2 as pb
+from eps.server.copier import Copier
+from eps.server.partition_store import PartitionStore, Snapshot, changed_keys, with_changes
+
+logger = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """The order of a cut, and the incarnation in which it arrived."""
+
+    cut_id: int
+    kept: int
+    backups: Mapping[int, m.Target]
+    incarnation: int
+
+
+class Cuts:
+    """The copies on one server, of its own partitions and as BackupPS.
+
+    Called with the server's lock held, unless stated otherwise.
+
+    Parameters
+    ----------
+    name : str
+        The server's.
+    partitions : mapping of int to PartitionStore
+    peers : Peers
+    lock : lock
+        The server's.
+    report : callable
+        Sends a report to the job master.
+
+    Attributes
+    ----------
+    copier : Copier
+        Copies the partitions of this server.
+    """
+
+    def __init__(
+        self,
+        name: MemberId,
+        partitions: Mapping[int, PartitionStore],
+        peers: Peers,
+        lock: threading.Lock,
+        report: Callable[[m.Report], None],
+    ) -> None:
+        self._name = name
+        self._peers = peers
+        self._lock = lock
+        #: By partition and clock; None until the copy is made.
+        self._kept: dict[tuple[int, int], Snapshot | None] = {}
+        self.copier: Copier[CutOrder, s.TakeCut] = Copier("cut", name, self, partitions, lock, report)
+
+    # ---- orders and commands
+
+    def order(self, order: m.TakeCut, incarnation: int) -> None:
+        """Start a cut, or repeat its reports; call without the lock."""
+        backups = {target.item: target for target in order.backups}
+        self.copier.order(CutOrder(order.cut_id, order.kept, backups, incarnation))
+
+    def take(self, command: s.TakeCut) -> None:
+        """Copy a partition before anything changes it, keep the copy and send it."""
+        self._kept[command.partition, command.clock] = None
+        self.copier.take(command)
+
+    def store(self, partition: int, clock: int, arrays: Snapshot) -> None:
+        """Keep an owner's copy."""
+        self._kept[partition, clock] = arrays
+
+    def drop(self, command: s.DropCut) -> None:
+        """Free a copy."""
+        self._kept.pop((command.partition, command.clock), None)
+
+    def find(self, partition: int, clock: int) -> Snapshot | None:
+        """Return a copy, which must not be changed; None if it is not kept."""
+        return self._kept.get((partition, clock))
+
+    # ---- the copier's sink
+
+    def copied(self, command: s.TakeCut, arrays: Snapshot) -> None:
+        """Keep a new copy, unless it was dropped meanwhile."""
+        if (command.partition, command.clock) in self._kept:
+            self._kept[command.partition, command.clock] = arrays
+
+    def deliver(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot) -> m.Report:
+        """Send a copy to its BackupPS, unless that is this server; called without the lock."""
+        partition, backup = command.partition, order.backups[command.partition]
+        # Under BSP the values lie in the memory of the parameters, which the next steps reuse; the copy stays for long.
+        state, values, *others = arrays
+        arrays = (state, values.copy(), *others)
+        with self._lock:
+            self.copied(command, arrays)
+        size_bytes = 0 if backup.target == self._name else self._send(order, command, arrays, backup)
+        return m.CutStaged(
+            self._name, command.cut_id, partition, backup.target, size_bytes, command.counters.next_clock
+        )
+
+    def failure(self, number: int, partition: int, why: str, late: bool) -> m.Report:
+        """Return the report of a partition that was not copied or sent."""
+        return m.CutFailed(self._name, number, partition, why)
+
+    def received(self, part: pb.PartitionCut, arrays: Snapshot) -> Snapshot:
+        """Return the whole copy that a message describes; call without the lock.
+
+        Raises
+        ------
+        TransferError
+            The message has changed keys only, and this server lacks the copy that they change.
+        """
+        if not part.changed_only:
+            return arrays
+        with self._lock:
+            base = self.find(part.partition, part.kept)
+        if base is None:
+            raise TransferError(f"{self._name} keeps no copy of partition {part.partition} at clock {part.kept}")
+        found = with_changes(base, arrays)
+        if checksum_of(b"", found) != part.checksum:
+            raise TransferError(f"{self._name} has another copy of partition {part.partition} at clock {part.kept}")
+        return found
+
+    def _send(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot, backup: m.Target) -> int:
+        """Send a copy, or the keys that have changed since the committed cut; return the number of bytes.
+
+        Raises
+        ------
+        EpsError
+            The BackupPS is unreachable, did not answer in time, or refuses the copy.
+        """
+        with self._lock:
+            base = self.find(command.partition, order.kept)
+        changed = None if base is None else changed_keys(arrays, base)
+        if changed is not None:
+            try:
+                return self._request(order, command, backup, changed, checksum_of(b"", arrays))
+            except TransferError as error:
+                logger.info("S[%s] the whole partition is sent: %s", self._name, error)
+        return self._request(order, command, backup, arrays)
+
+    def _request(
+        self, order: CutOrder, command: s.TakeCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
+    ) -> int:
+        """Send these arrays; with the checksum of the whole copy if they are only the changed keys."""
+        header = x.simple(
+            "cut",
+            incarnation=order.incarnation,
+            cut_id=command.cut_id,
+            partition=command.partition,
+            clock=command.clock,
+            kept=order.kept,
+            next_clock=command.counters.next_clock,
+            applied=command.counters.applied,
+            duplicates_refused=command.counters.duplicates_refused,
+            changed_only=bool(checksum),
+            checksum=checksum,
+        )
+        message = Message(header, tuple(arrays), Seal())
+        try:
+            self._peers.to(backup.address).request(message).result(SEND_TIMEOUT_S)
+        except TimeoutError as error:
+            raise DeadlineError(f"{backup.target} did not answer within {SEND_TIMEOUT_S:g} s") from error
+        return message.size_bytes
