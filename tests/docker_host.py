@@ -22,7 +22,7 @@ from eps.storage.jobdir import JobDir
 #: An image with nothing in it: containers find this machine's Python and libraries where they are.
 NOTHING = "eps-test-nothing"
 ROOT = Path(eps.__file__).parents[1]
-ENTRIES = dict.fromkeys(("worker", "server"), "tests.fakes.contained:run_member")
+ENTRIES = dict.fromkeys(("worker", "server", "server+worker"), "tests.fakes.contained:run_member")
 
 
 @contextmanager

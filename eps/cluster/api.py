@@ -27,17 +27,24 @@ class ContainerRequest:
 
     #: Chosen by the job master; never reused within a job.
     container_id: str
-    #: ``worker`` or ``server``.
+    #: ``worker``, ``server``, or ``server+worker``: both in one process.
     role: str
     memory_mb: int = 1024
     vcores: int = 1
     #: Set in the process's environment.
     env: Mapping[str, str] = field(default_factory=dict)
+    #: ``reliable`` or ``transient``; empty if the job has no tiers.
+    tier: str = ""
 
     def __post_init__(self) -> None:
         for name, value in (("memory_mb", self.memory_mb), ("vcores", self.vcores)):
             if value < 1:
                 raise ConfigError(f"{self.container_id}: {name} is {value}, but must be at least 1")
+
+    @property
+    def kind(self) -> str:
+        """What decides where the container goes: its tier if the job has tiers, else its role."""
+        return self.tier or self.role
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,9 @@ class Hosting:
         if decision is None or any(member.address is None for member in members.by_name.values()):
             return None
         self.reason = decision.reason
-        return members.first_membership(settings, {*decision.workers, *decision.servers})
+        # So a split that is lost with a transient container has an earlier owner (Proteus §3.3).
+        keepers = self.safe(decision.workers, members)
+        return members.first_membership(settings, {*decision.workers, *decision.servers}, keepers)
 
     def spare(self, members: Members, view: TiersView, role: Role, leaving: Collection[MemberId]) -> Member | None:
         """Return a registered member of a role for a recovery that has none left; at worst one that leaves."""
@@ -146,6 +148,11 @@ class Hosting:
             if fits and member is not None and member.address is not None:
                 found.append((member.name in leaving, host.tier is not Tier.RELIABLE, host.rank, member))
         return min(found, key=lambda entry: entry[:3])[3] if found else None
+
+    def size(self, members: Members) -> dict[Role, int]:
+        """Return the size with which the job resumes: all containers, and the reliable ones that it restores."""
+        transient = sum(host.tier is Tier.TRANSIENT for host in members.hosts.values())
+        return {Role.WORKER: self.reliable + transient, Role.SERVER: self.reliable}
 
     def lacking(self, view: TiersView) -> int:
         """Return how many reliable containers are missing."""

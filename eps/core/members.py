@@ -9,7 +9,7 @@ lost when its connection breaks or it falls silent).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -66,6 +66,14 @@ class Member:
     def launched(self) -> bool:
         """Return whether its process was launched."""
         return self.phase in (MemberPhase.LAUNCHED, MemberPhase.REGISTERED)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether a job may start with it: a member of a host must have registered, others a container.
+
+        A host that registers later joins the job then.  YARN grants opportunistic containers before it runs them.
+        """
+        return self.granted if self.seat == self.container else self.address is not None
 
     def __post_init__(self) -> None:
         self.seat = self.seat or self.container
@@ -177,11 +185,12 @@ class Members:
 
     def repeat_request(self, container_id: str, now_s: float) -> list[e.Command]:
         """Request the same container again: a restart of the master may have lost the request."""
-        roles: frozenset[Role] = frozenset()
+        host = self.hosts.get(container_id)
+        # A job may have started without the members of a host that was not granted.
+        roles = frozenset(Role if host is not None else ())
         for member in self.in_container(container_id):
             member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
             roles |= member.roles
-        host = self.hosts.get(container_id)
         return [e.RequestContainer(container_id, roles, host.tier if host is not None else None)]
 
     @property
@@ -296,8 +305,19 @@ class Members:
 
     # ---- the membership
 
-    def first_membership(self, settings: CoreSettings, chosen: Collection[MemberId] = ()) -> Membership | None:
-        """Return the first membership, of all members or some of them; None while one has not registered."""
+    def first_membership(
+        self, settings: CoreSettings, chosen: Collection[MemberId] = (), keepers: Sequence[MemberId] = ()
+    ) -> Membership | None:
+        """Return the first membership; None while a member has not registered.
+
+        Parameters
+        ----------
+        settings : CoreSettings
+        chosen : collection of str
+            The members that take part; by default all.
+        keepers : sequence of str
+            Workers that hold, in turns, an inactive copy of the splits of all other workers.
+        """
         names = chosen or self.by_name
         addresses = {n: member.address for n in names if (member := self.by_name[n]).address is not None}
         if not names or len(addresses) < len(names):
@@ -307,6 +327,11 @@ class Members:
             for role in Role
         )
         owners = spread_evenly(settings.num_partitions, servers)
+        active = spread_evenly(settings.num_splits, workers)
+        inactive = [
+            (keepers[split % len(keepers)],) if keepers and holder not in keepers else ()
+            for split, holder in enumerate(active)
+        ]
         followers = standing_followers(owners, servers, ()) if settings.followers else ()
         return Membership(
             version=1,
@@ -314,7 +339,7 @@ class Members:
             workers=workers,
             servers=servers,
             partitions=PartitionTable(owners, followers),
-            splits=SplitTable.of(spread_evenly(settings.num_splits, workers)),
+            splits=SplitTable(active, tuple(inactive)),
             addresses=addresses,
         )
 

@@ -170,8 +170,7 @@ class ChangeNews:
         if stage in (0, self._stage):
             return []
         self._stage = stage
-        why = f": {tiers['reason']}" if tiers.get("reason") else ""
-        return [f"{status['name']}: stage {stage} from clock {tiers['stages'][-1]['clock']}{why}"]
+        return [f"{status['name']}: stage {stage} from clock {tiers['stages'][-1]['clock']}: {tiers['reason']}"]
 
     def went_back(self, status: Status) -> list[str]:
         """Return a line for each new rollback to a checkpoint or to the seed, with its reason."""
@@ -625,16 +624,14 @@ def stage_parts(status: Status) -> list[str]:
 
 
 def tiers_texts(status: Status) -> list[str]:
-    """Return stage, reason and consistent clock of a job on two tiers, a line each; nothing for other jobs."""
+    """Return stage and consistent clock of a job on two tiers, a line each; nothing for other jobs."""
     tiers = status.get("tiers", {})
     if not tiers.get("stages"):
         return []
     if status["state"] not in LIVE_STATES:
         return [f"tiers: {stages_text(status)}"]
-    now, rule = tiers["stages"][-1], f" (rule {tiers['rule']})" if tiers.get("rule") else ""
-    texts = [f"stage {now['stage']}{rule}: {now['reliable']} reliable and {now['transient']} transient containers"]
-    texts += [f"reason: {tiers['reason']}"] if tiers.get("reason") else []
-    if now["stage"] > 1:
+    texts = [f"stage {tiers['stage']} (rule {tiers['rule']}): {tiers['reason']}"]
+    if tiers["stage"] > 1:
         behind = f"{_clocks_text(tiers['lag'])} behind, at most {_clocks_text(tiers['largest_lag'])} so far"
         texts.append(f"consistent clock {tiers['consistent_clock']}: {behind}")
     return texts + ([f"{_clocks_text(tiers['rolled_back'])} computed again"] if tiers["rolled_back"] else [])

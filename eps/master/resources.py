@@ -80,6 +80,7 @@ class Containers:
                 "+".join(sorted(roles)),
                 sum(self._spec.containers.memory_of(role) for role in roles),
                 sum(self._spec.containers.vcores_of(role) for role in roles),
+                tier="" if tier is None else str(tier),
                 env={"EPS_MASTER_ADDRESS": self._address},
             )
         )

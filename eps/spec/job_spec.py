@@ -18,7 +18,7 @@ from msgspec.structs import fields
 
 from eps.core.checkpoints import Schedule
 from eps.core.reconfig import TAKINGS, Operation, Trigger
-from eps.core.types import MOST_MEMBERS, CoreSettings
+from eps.core.types import MOST_MEMBERS, CoreSettings, Role, Tier
 from eps.errors import ConfigError, PlanError
 from eps.spec.changes import parse_change, whole_number
 from eps.spec.setting import Setting, Table, errors_of, settings_of
@@ -104,7 +104,8 @@ class JobSpec(Table, frozen=True):
     partitions: Annotated[
         int,
         Meta(ge=0, le=MOST_PIECES),
-        "pieces of the parameters; a job has at most as many servers; 0: 12, fewer for a small model",
+        "pieces of the parameters; a job has at most as many servers; 0: 12, or one for each container of both tiers "
+        "if those are more; fewer for a small model",
     ] = 0
     tiers: Tiers = Tiers()
     at: Annotated[tuple[str, ...], "change the size after clock K, as 40:workers=+2", "K:CHANGE"] = ()
@@ -127,11 +128,7 @@ class JobSpec(Table, frozen=True):
 
     def check(self) -> None:
         (workers, servers), most = self.first_size, self.containers.max_containers
-        if self.tiers.total and self.on != "local":
-            raise ConfigError(
-                f"on is {self.on!r}, but a job on reliable and transient containers runs on this machine only: use "
-                "--on local"
-            )
+        self.yarn.check_kinds(self.tiers)
         for trigger in self.triggers():
             for_tiers = trigger.change.operation in (*TAKINGS, Operation.TIERS)
             if for_tiers != bool(self.tiers.total):
@@ -139,11 +136,11 @@ class JobSpec(Table, frozen=True):
                 raise ConfigError(f"at is '{trigger.clock}:{trigger.change}', but that is for {wants}")
         if workers > self.splits:
             raise ConfigError(f"{workers} workers would share {self.splits} splits: raise --splits")
-        if 0 < most < workers + servers:
-            raise ConfigError(
-                f"max_containers is {most}, but {workers} workers and {servers} servers need {workers + servers}: "
-                "raise it"
-            )
+        if 0 < most < (need := sum(self.first_containers.values())):
+            tiers = self.tiers
+            what = f"{tiers.reliable} reliable and {tiers.transient} transient containers"
+            what = what if tiers.total else f"{workers} workers and {servers} servers"
+            raise ConfigError(f"max_containers is {most}, but {what} need {need}: raise it")
         if self.partitions and servers > self.partitions:
             raise ConfigError(f"{servers} servers would share {self.partitions} partitions: raise --partitions")
         if self.batch_size != "full" and not whole_number(self.batch_size):
@@ -183,6 +180,13 @@ class JobSpec(Table, frozen=True):
     def first_size(self) -> tuple[int, int]:
         """Workers and servers at the start."""
         return (self.tiers.total, self.tiers.reliable) if self.tiers.total else (self.workers, self.servers)
+
+    @property
+    def first_containers(self) -> dict[str, int]:
+        """Kind of container -> number at the start: by tier if the job has tiers, else by role."""
+        if self.tiers.total:
+            return {Tier.RELIABLE: self.tiers.reliable, Tier.TRANSIENT: self.tiers.transient}
+        return {Role.WORKER: self.workers, Role.SERVER: self.servers}
 
     def triggers(self) -> tuple[Trigger, ...]:
         """Return the changes of ``--at``, in the order given."""

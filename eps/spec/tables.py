@@ -10,13 +10,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from eps.core.types import MOST_MEMBERS, UNBOUNDED
+from eps.core.types import MOST_MEMBERS, UNBOUNDED, Role, Tier
 from eps.errors import ConfigError
 from eps.spec.changes import whole_number
 from eps.spec.setting import Table
 
 EXECUTIONS = ("guaranteed", "opportunistic")
 ROLES = ("worker", "server", "master")
+#: Kinds of containers of a job: with a member of one role, or, if it has tiers, with a worker and a server.
+KINDS = (*ROLES, *Tier)
 #: Largest bound of ssp; asp has none.
 MOST_STALENESS = 1_000_000_000
 #: Largest number that every part of a job can encode.
@@ -260,13 +262,16 @@ class Yarn(Table, frozen=True):
     ] = ()
     tags: Annotated[str, "yarn: tags of the application, joined by commas", "TAGS"] = ""
     label: Annotated[
-        str, "yarn: label of the nodes to use: one for all, or by role, as in worker=transient", "NAME|ROLE=NAME"
+        str,
+        "yarn: label of the nodes to use: one for all, or by role, as in worker=transient, or by tier, as in "
+        "reliable=ondemand,transient=spot",
+        "NAME|ROLE=NAME|TIER=NAME",
     ] = ""
     execution: Annotated[
         str,
         "yarn: guaranteed or opportunistic (idle capacity, killed without warning); by role, as in "
-        "worker=opportunistic",
-        "KIND|ROLE=KIND",
+        "worker=opportunistic, or by tier, as in transient=opportunistic",
+        "KIND|ROLE=KIND|TIER=KIND",
     ] = "guaranteed"
     python: Annotated[
         str,
@@ -287,9 +292,9 @@ class Yarn(Table, frozen=True):
     ] = 15.0
 
     def check(self) -> None:
-        for role in ROLES:
-            self.label_of(role)
-            if self.execution_of(role) not in EXECUTIONS:
+        for kind in KINDS:
+            self.label_of(kind)
+            if self.execution_of(kind) not in EXECUTIONS:
                 raise ConfigError(f"execution is {self.execution!r}, but must name {' or '.join(EXECUTIONS)}")
         if self.execution_of("master") == "opportunistic":
             raise ConfigError(
@@ -298,13 +303,38 @@ class Yarn(Table, frozen=True):
         self.resources_of(ROLES[0])
         self.access()
 
-    def label_of(self, role: str) -> str:
-        """Return the label of the nodes that containers of a role want; empty for none."""
-        return _by_role("label", self.label, role)
+    def check_kinds(self, tiers: Tiers) -> None:
+        """Refuse placements of containers that a job with these tiers does not have.
 
-    def execution_of(self, role: str) -> str:
-        """Return the execution type of containers of a role."""
-        return _by_role("execution", self.execution, role) or EXECUTIONS[0]
+        Raises
+        ------
+        ConfigError
+            ``label`` or ``execution`` names a tier of a job without tiers, or a role of a job with tiers; or reliable
+            containers are opportunistic.
+        """
+        others = tuple(Role) if tiers.total else tuple(Tier)
+        for name, text in (("label", self.label), ("execution", self.execution)):
+            for kind in (part.partition("=")[0].strip() for part in text.split(",") if "=" in part):
+                if kind in others:
+                    advice = "name tiers instead" if tiers.total else "add --reliable and --transient, or name roles"
+                    raise ConfigError(f"{name} is {text!r}, but the job has no {kind} containers: {advice}")
+        if tiers.total and self.execution_of(Tier.RELIABLE) == "opportunistic":
+            raise ConfigError(
+                f"execution is {self.execution!r}, but YARN kills opportunistic containers without warning, so "
+                "reliable ones must be guaranteed: use transient=opportunistic"
+            )
+
+    def label_of(self, kind: str) -> str:
+        """Return the label of the nodes that containers of a role or tier want; empty for none.
+
+        The master wants that of reliable containers, if it has none of its own.
+        """
+        label = _by_role("label", self.label, kind, KINDS)
+        return self.label_of(Tier.RELIABLE) if kind == "master" and not label else label
+
+    def execution_of(self, kind: str) -> str:
+        """Return the execution type of containers of a role or tier."""
+        return _by_role("execution", self.execution, kind, KINDS) or EXECUTIONS[0]
 
     def resources_of(self, role: str) -> tuple[tuple[str, int], ...]:
         """Return the resources of a role's container beside memory and cores, as (name, number), sorted by name.
@@ -373,8 +403,13 @@ class Monitoring(Table, frozen=True):
     ] = -1
 
 
-def _by_role(name: str, text: str, role: str) -> str:
+def _by_role(name: str, text: str, role: str, known: tuple[str, ...] = ROLES) -> str:
     """Return a role's part of a setting that may differ by role: 4096 for a server in ``1024,server=4096``.
+
+    Parameters
+    ----------
+    known : tuple of str
+        Those that the setting may name.
 
     Raises
     ------
@@ -386,9 +421,11 @@ def _by_role(name: str, text: str, role: str) -> str:
         key, equals, value = part.partition("=")
         if not equals:
             general = key
-        elif key.strip() not in ROLES or not value.strip():
+        elif key.strip() not in known or not value.strip():
+            tiers = f"; tiers are {', '.join(Tier)}" if known is KINDS else ""
             raise ConfigError(
                 f"{name} is {text!r}, but must be VALUE or ROLE=VALUE, joined by commas; roles are {', '.join(ROLES)}"
+                f"{tiers}"
             )
         elif key.strip() == role:
             found = value.strip()

@@ -205,7 +205,8 @@ class WorkerShell:
         """Install a membership once its splits are stored here, because its clock may come at once."""
         name = self.state.name
         if membership.version == 1 or membership.takes_over:
-            for split in membership.splits.active_on(name):
+            inactive = membership.splits.inactive_on(name) if membership.version == 1 else ()
+            for split in membership.splits.active_on(name) + inactive:
                 self._datasets.load_initial(split)
         self._datasets.close_plan(plan_id, keep=True)
         with self._wakeup.lock:

@@ -179,8 +179,9 @@ def facts_of(status: Mapping[str, Any], application: Application, feedback_itera
     roles = {}
     for held in application.containers:
         member = by_name.get(held.container_id)
-        # A container without a member was released, and YARN does not know yet.
-        if member is not None:
+        # A container without a member was released, and YARN does not know yet.  A job on reliable and transient
+        # containers decides itself which of them work and serve.
+        if member is not None and "tiers" not in status:
             roles[held.container_id] = Role(member["role"])
     starting = status["state"] == "starting"
     changes = status["plan"] or status["queued"]

@@ -455,7 +455,7 @@ def tiers_of(*stages: int, **changes: object) -> dict[str, object]:
         "lag": 4,
         "largest_lag": 7,
         "rolled_back": 0,
-        "reason": "3 transient containers for each reliable one",
+        "reason": "2 reliable and 6 transient containers: beyond 1:1",
         **changes,
     }
 
@@ -469,13 +469,12 @@ def test_status_of_a_job_on_two_tiers_shows_stage_reason_lag_and_what_each_serve
         {**member, "name": "worker-4", "tier": "transient", "role": "worker"},
     ]
     told = status_text(status_of(tiers=tiers_of(1, 2, rolled_back=1), members=members)).splitlines()
-    assert [line.strip() for line in told[4:8]] == [
-        "stage 2 (rule auto): 2 reliable and 6 transient containers",
-        "reason: 3 transient containers for each reliable one",
+    assert [line.strip() for line in told[4:7]] == [
+        "stage 2 (rule auto): 2 reliable and 6 transient containers: beyond 1:1",
         "consistent clock 46: 4 clocks behind, at most 7 clocks so far",
         "1 clock computed again",
     ]
-    rows = [line.split()[:3] for line in told[9:13]]
+    rows = [line.split()[:3] for line in told[8:12]]
     assert rows[:2] == [["server-1", "reliable", "BackupPS"], ["server-4", "transient", "ActivePS"]]
     assert rows[2:] == [["server-5", "transient", "-"], ["worker-4", "transient", "-"]]
 
@@ -496,9 +495,9 @@ def test_progress_line_has_the_stage_and_the_lag_of_backups() -> None:
 def test_each_change_of_stage_is_told_once_with_its_reason() -> None:
     news = ChangeNews()
     assert news.all_of(status_of(tiers=tiers_of(1, stage=None, stages=[]))) == []
-    assert news.all_of(status_of(tiers=tiers_of(1, reason=""))) == ["fake: stage 1 from clock 0"]
+    assert news.all_of(status_of(tiers=tiers_of(1, reason="why"))) == ["fake: stage 1 from clock 0: why"]
     changed = status_of(tiers=tiers_of(1, 2))
-    assert news.all_of(changed) == ["fake: stage 2 from clock 10: 3 transient containers for each reliable one"]
+    assert news.all_of(changed) == ["fake: stage 2 from clock 10: 2 reliable and 6 transient containers: beyond 1:1"]
     assert news.all_of(changed) == []
 
 

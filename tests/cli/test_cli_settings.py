@@ -40,7 +40,7 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         "push": "dense", "van": "tcp", "wire": "float32", "checkpoint_every": "30s",
         "member_timeout_s": 4.5, "master_timeout_s": 70.5, "followers": 0, "on": "yarn", "memory_mb": "64,server=128",
         "vcores": "2", "execution": "worker=opportunistic",
-        "resource": ("worker=yarn.io/gpu=1",), "acl": ("view=ann,bob",), "priority": 7,
+        "resource": ("worker=yarn.io/gpu=1",), "acl": ("view=ann,bob",), "priority": 7, "stage_rule": "2",
     }  # fmt: skip
     for field in SETTINGS.values():
         value = values.get(field.name)

@@ -14,6 +14,7 @@ from eps.cluster.api import ContainerRequest, Exited
 from eps.cluster.docker.container import CHECK_IMAGE, DockerSettings, JobLabels, build_container
 from eps.cluster.docker.engine import DockerEngine, Found
 from eps.cluster.docker.resources import GONE, DockerResourceManager
+from eps.core.evictions import NOTICE_S
 from eps.errors import ConfigError, ResourceError
 from eps.storage.jobdir import create_job_dir
 from tests.cluster.docker_world import Job, run, until, wait_for
@@ -51,6 +52,15 @@ def test_a_container_has_its_jobs_directory_its_limits_and_no_secret(job: Job) -
     assert host["NetworkMode"] == "host" and "AutoRemove" not in host
     assert config["Labels"]["eps.job"] == str(directory.path) and config["Labels"]["eps.container"] == "c-1"
     assert directory.read_token() not in json.dumps(config)
+
+
+def test_a_container_of_a_tier_has_its_label_and_time_after_sigterm(job: Job) -> None:
+    labels, settings = JobLabels.of(job[0]), DockerSettings("eps")
+    request = ContainerRequest("c-1", "server+worker", tier="transient")
+    config = build_container(request, settings, labels, {})
+    assert (config["Labels"]["eps.role"], config["Labels"]["eps.tier"]) == ("server+worker", "transient")
+    assert config["StopTimeout"] == NOTICE_S
+    assert "eps.tier" not in build_container(ContainerRequest("c-2", "worker"), settings, labels, {})["Labels"]
 
 
 def test_on_another_network_a_container_is_known_by_its_name(job: Job) -> None:

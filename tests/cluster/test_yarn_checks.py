@@ -52,6 +52,22 @@ def check(told: Told, **settings: Any) -> None:
             {"label": "worker=transient", "memory_mb": "64,worker=3000"},
             "which gives a worker 3000, but must give it at most 2048: no node with label 'transient' has more",
         ),
+        (
+            Told(),
+            {"reliable": 1, "transient": 2, "label": "reliable=ondemand,transient=transient"},
+            "label is 'ondemand', but queue 'default' allows only: transient",
+        ),
+        (
+            Told(labels=("*",)),
+            {"reliable": 1, "transient": 2, "label": "reliable=transient,transient=spot"},
+            "label is 'spot', but no running node has it: .*; running nodes have: transient",
+        ),
+        (
+            Told(),
+            {"reliable": 1, "transient": 2, "label": "transient=transient", "memory_mb": "512,server=2048"},
+            "memory_mb is '512,server=2048', which gives a transient container 2560, but must give it at most 2048: no "
+            "node with label 'transient' has more",
+        ),
         (Told(), {"tags": "x" * 101}, "at most 10 tags, of which EPS needs 4, of at most 100 char"),
         (
             Told(),
@@ -73,6 +89,7 @@ def test_what_yarn_would_refuse_or_never_grant_is_refused(told: Told, settings: 
         (Told(), {"workers": 3, "servers": 2}),
         (Told(counts_cores=False), {"workers": 11, "servers": 1, "memory_mb": "64"}),
         (Told(), {"workers": 99, "splits": 99, "execution": "worker=opportunistic"}),
+        (Told(), {"reliable": 1, "transient": 1, "label": "transient=transient", "memory_mb": "512"}),
         # A release that tells less.
         (Told(most={}, largest=None), {"workers": 99, "splits": 99, "memory_mb": "64,server=3500"}),
     ],
@@ -112,6 +129,13 @@ def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any], caplog: 
             Told(counts_cores=False),
             {"workers": 4, "servers": 2},
             "need 6656 MB, but with the nodes that run now queue 'default' has at most 6144 MB: ",
+        ),
+        (
+            Told(),
+            {"reliable": 1, "transient": 3, "label": "transient=transient", "memory_mb": "512", "splits": 12},
+            "1 reliable, 3 transient containers and a master need 3072 MB and 6 vcores of the nodes with label "
+            "transient, but with the nodes that run now queue 'default' has at most 2048 MB and 8 vcores: the job "
+            "waits for a while, starts with at least 1 reliable, 1 transient containers (start_with), and requests",
         ),
         (
             Told(),

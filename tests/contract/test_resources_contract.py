@@ -31,7 +31,7 @@ from tests.fakes.brokered import BrokeredYarn
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
 from tests.fakes.supervised import DEADLINE_S, SupervisedJob
-from tests.fakes.yarn import FakeYarn
+from tests.fakes.yarn import KINDS, FakeYarn
 
 #: A cluster that answers at once is asked often; the suite's owner thread never hangs, however busy the machine is.
 FAST = Timing(idle_s=0.05, busy_s=0.01, owner_s=1e6)
@@ -120,7 +120,7 @@ class YarnFakeBackend:
         self.manager: ResourceManager = self._next()
 
     def _next(self) -> YarnResourceManager:
-        template = LaunchTemplate({role: RoleTemplate("python") for role in ("worker", "server")})
+        template = LaunchTemplate({role: RoleTemplate("python") for role in KINDS})
         return YarnResourceManager(*self.yarn.clients(), template, timing=FAST, max_containers=self.max_containers)
 
     def crash(self, event: Running) -> None:
@@ -288,6 +288,14 @@ def test_a_request_is_allocated_then_runs(start: Start) -> None:
     allocated, run = collect(manager, (Running, "c-1"))
     assert allocated == Allocated("c-1")
     assert isinstance(run, Running) and run.pid > 0 and run.host
+
+
+def test_a_container_of_a_tier_has_a_worker_and_a_server(start: Start) -> None:
+    manager = start().manager
+    manager.request(ContainerRequest("c-1", "server+worker", tier="transient"))
+    assert collect(manager, (Running, "c-1"))[0] == Allocated("c-1")
+    manager.release("c-1")
+    assert exits(collect(manager, (Exited, "c-1"))) == ["c-1"]
 
 
 def test_nothing_is_said_where_nothing_happened(start: Start) -> None:

@@ -12,7 +12,7 @@ from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import Timing, YarnResourceManager
 from eps.net.security.credentials import Security
-from tests.fakes.yarn import FakeYarn
+from tests.fakes.yarn import KINDS, FakeYarn
 
 JOB = "job"
 
@@ -28,7 +28,7 @@ class BrokeredYarn:
     def __init__(self, timing: Timing) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="eps-test-"))
         self.yarn = FakeYarn()
-        template = LaunchTemplate({role: RoleTemplate("python") for role in ("worker", "server")})
+        template = LaunchTemplate({role: RoleTemplate("python") for role in KINDS})
         self.manager = YarnResourceManager(*self.yarn.clients(), template, timing=timing)
         self.broker = Broker(self.manager)
         self.security: dict[str, Security] = {}

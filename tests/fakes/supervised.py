@@ -44,6 +44,7 @@ ENTRIES = {
     "master": "tests.fakes.supervised:run_master",
     "server": "tests.fakes.supervised:run_member",
     "worker": "tests.fakes.supervised:run_member",
+    "server+worker": "tests.fakes.supervised:run_member",
 }
 
 # ---- in the job's processes

@@ -29,6 +29,8 @@ from eps.cluster.yarn.types import (
 from eps.errors import EpsError, PeerUnavailableError, ResourceError
 from eps.hadoop.errors import AskRefusedError, AttemptEndedError, NotRegisteredError
 
+#: Roles and tiers for which a test has containers.
+KINDS = ("worker", "server", "server+worker", "reliable", "transient")
 LARGEST = Resource(4096, 4)
 SMALL = Resource(1024, 1)
 

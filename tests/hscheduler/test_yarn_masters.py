@@ -105,6 +105,11 @@ def test_job_masters_report_what_yarn_does_not_know(feedback_iteration: int, giv
     assert found == Facts(given, roles), "a container that was not granted has no member"
 
 
+def test_nothing_is_taken_from_a_job_on_reliable_and_transient_containers() -> None:
+    found = facts_of(status(tiers={"stage": 1}), running(1, {"n1:1": 3}), 1)
+    assert found is not None and not found.roles
+
+
 @pytest.mark.parametrize("changes", [{"plan": {"plan_id": 3}}, {"queued": [{"plan_id": 4}]}])
 def test_job_whose_size_changes_gives_nothing_more(changes: dict[str, object]) -> None:
     found = facts_of(status(**changes), JOB, 1)

@@ -95,6 +95,43 @@ def test_a_container_that_is_killed_is_replaced(home: Path, engine: DockerEngine
     wait_for(lambda: not containers(engine, directory), TIMEOUT_S, "the containers to end")
 
 
+def test_transient_containers_are_stopped_and_killed_without_a_different_bit(home: Path, engine: DockerEngine) -> None:
+    from docker.api import APIClient
+    from docker.utils import kwargs_from_env
+
+    settings = {"data": "sklearn:digits", "model": "softmax", "splits": 12, "batch_size": 200, "iterations": 1500}
+    here = eps.run(**settings, name="here", workers=3, servers=1)
+    tiers = {"reliable": 2, "transient": 2, "stage_rule": "2", "stretch_s": 0.001, "memory_mb": "256,server=512"}
+    directory = home / "jobs" / "tiers"
+    with eps.Job.start(name="tiers", on="docker", **tiers, **settings) as job:
+
+        def owners() -> set[str]:
+            return {m["container"] for m in job.status()["members"] if m["server_tier"] == "ActivePS"}
+
+        wait_for(lambda: bool(owners()), TIMEOUT_S, "stage 2")
+        here_now = engine.find(f"eps.job={directory}")
+        found = {each.labels["eps.container"]: each.name for each in here_now if each.labels["eps.tier"] == "transient"}
+        (stopped,) = owners()
+        (killed,) = found.keys() - {stopped}
+        client = APIClient(**kwargs_from_env(), version="auto")
+        try:
+            assert client.inspect_container(found[stopped])["HostConfig"]["Memory"] == 768 << 20
+            # As docker stop: SIGTERM, and SIGKILL when the container's time is over.
+            client.stop(found[stopped])
+        finally:
+            client.close()
+        wait_for(lambda: job.status()["evictions"]["drained"] == 1, TIMEOUT_S, "the container to be drained")
+        assert (job.status()["losses"], job.status()["tiers"]["rolled_back"]) == ([], 0)
+        wait_for(lambda: owners() == {killed}, TIMEOUT_S, "stage 2 on the other container")
+        engine.kill(found[killed], signal.SIGKILL)
+        there = job.wait()
+    assert there["model_sha256"] == here["model_sha256"] and there["ledger"]["lost"] == 0
+    assert {loss["reason"] for loss in there["losses"]} == {"was ended by SIGKILL"}
+    last = there["tiers"]["stages"][-1]
+    assert (last["stage"], last["reliable"], last["transient"]) == (1, 2, 0)
+    wait_for(lambda: not containers(engine, directory), TIMEOUT_S, "the containers to end")
+
+
 def members(job: eps.Job) -> list[str]:
     return [str(member["name"]) for member in job.status()["members"]]
 

@@ -11,7 +11,9 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, PlanError
+from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
+from tests.fakes.supervised import Watch
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
@@ -26,7 +28,8 @@ def test_transient_containers_come_go_and_fail_without_a_different_bit(
     home: Path, run_undisturbed: RunUndisturbed
 ) -> None:
     at = ["30:evict=all", "60:scale=transient+3", "110:fail=all", "130:evict=1", "140:transient=+1"]
-    report = eps.run(name="tiers", reliable=2, transient=2, iterations=160, at=at, followers=1, **JOB)
+    tiers = {"reliable": 2, "transient": 2, "stage_rule": "1"}
+    report = eps.run(name="tiers", **tiers, iterations=160, at=at, followers=1, **JOB)
     assert report["model_sha256"] == run_undisturbed(iterations=160, **JOB)["model_sha256"]
     assert report["ledger"]["lost"] == report["ledger"]["applied_twice"] == 0
     found = report["tiers"]
@@ -67,13 +70,18 @@ def test_containers_are_added_removed_and_replaced_while_a_job_trains(home: Path
             job.scale(transient=-2)
 
 
-def test_a_container_that_gets_sigterm_is_drained_before_it_ends(home: Path, run_undisturbed: RunUndisturbed) -> None:
+@pytest.mark.parametrize("rule", ["1", "2"])
+def test_a_container_that_gets_sigterm_is_drained_before_it_ends(
+    home: Path, run_undisturbed: RunUndisturbed, rule: str
+) -> None:
     settings = {**JOB, "iterations": 400}
-    with eps.Job.start(name="signalled", reliable=2, transient=2, stretch_s=0.002, **settings) as job:
+    tiers = {"reliable": 2, "transient": 2, "stage_rule": rule, "stretch_s": 0.002}
+    with eps.Job.start(name="signalled", **tiers, **settings) as job:
+        wait_for(lambda: str(job.status()["tiers"]["stage"]) == rule, TIMEOUT_S, f"stage {rule}")
         wait_for_clock(job, 20)
         members = {member["name"]: member for member in job.status()["members"]}
         # One of each tier.
-        for name in ("worker-4", "server-1"):
+        for name in ("server-1", "server-3"):
             os.kill(members[name]["pid"], signal.SIGTERM)
         report = job.wait()
     assert report["model_sha256"] == run_undisturbed(**settings)["model_sha256"]
@@ -82,6 +90,30 @@ def test_a_container_that_gets_sigterm_is_drained_before_it_ends(home: Path, run
     assert {each["reason"] for each in evictions["members"]} == {"got SIGTERM"}
     last = report["tiers"]["stages"][-1]
     assert (last["reliable"], last["transient"]) == (2, 1), "the job replaces reliable containers"
+
+
+def test_a_second_sigterm_ends_a_container_at_once(home: Path) -> None:
+    with eps.Job.start(name="twice", reliable=2, iterations=100_000, **JOB) as job:
+        wait_for_clock(job, 5)
+        victim = next(member["pid"] for member in job.status()["members"] if member["name"] == "server-2")
+        master = read_json(job.directory.master_json)
+        assert master is not None
+        watch = Watch(victim)
+        # A master that is stopped drains nothing.
+        os.kill(master["pid"], signal.SIGSTOP)
+        assert handles(victim, signal.SIGTERM)
+        os.kill(victim, signal.SIGTERM)
+        wait_for(lambda: not handles(victim, signal.SIGTERM), TIMEOUT_S, "the first SIGTERM to be handled")
+        os.kill(victim, signal.SIGTERM)
+        watch.wait()
+        os.kill(master["pid"], signal.SIGCONT)
+        wait_for(lambda: bool(job.status()["losses"]), TIMEOUT_S, "the loss")
+
+
+def handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    (line,) = [text for text in Path(f"/proc/{pid}/status").read_text().splitlines() if text.startswith("SigCgt")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> None:
@@ -100,7 +132,6 @@ def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> N
     [
         ({"transient": 2}, "at least one reliable"),
         ({"reliable": 1, "workers": 3}, "leave workers out"),
-        ({"reliable": 1, "on": "docker"}, "this machine only"),
         ({"reliable": 1, "at": ["3:add-workers=1"]}, "--workers and --servers"),
         ({"at": ["3:evict=all"]}, "--reliable and --transient"),
     ],

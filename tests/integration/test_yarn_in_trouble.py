@@ -43,6 +43,8 @@ JOB: dict[str, Any] = {
     "splits": 4, "partitions": 4,
 }  # fmt: skip
 
+ON_TIERS = {name: value for name, value in JOB.items() if name not in ("workers", "servers")}
+
 Begin = Callable[..., RunningYarn]
 
 
@@ -83,6 +85,57 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
             return everyone_runs and not yarn.outstanding()
 
     wait_for(used, PATIENCE_S, "each container to have a member")
+
+
+# ---- containers of two tiers
+
+
+@pytest.mark.parametrize("stage_rule", ["1", "2"])
+def test_containers_of_two_tiers_come_go_and_fail_without_a_different_bit(
+    home: Path, tmp_path: Path, undisturbed: dict[str, Any], stage_rule: str
+) -> None:
+    def there(transient: int) -> bool:
+        return int(yarn.job.status()["tiers"]["stages"][-1]["transient"]) == transient
+
+    size = {"reliable": 2, "transient": 2, "stage_rule": stage_rule}
+    with RunningYarn(tmp_path / "yarn", name="tiers", **ON_TIERS, **size) as yarn:
+        yarn.reach(1)
+        wait_for(lambda: there(2), PATIENCE_S, "both transient containers")
+        wait_for(lambda: yarn.job.status()["tiers"]["stage"] == int(stage_rule), PATIENCE_S, f"stage {stage_rule}")
+        members = yarn.job.status()["members"]
+        first, second = sorted({each["container"] for each in members if each["tier"] == "transient"})
+        with yarn.lock:
+            yarn.preempt(first)
+        wait_for(lambda: there(1), PATIENCE_S, "a transient container to be drained")
+        # Without a warning.
+        with yarn.lock:
+            yarn.take(second)
+        wait_for(lambda: there(0), PATIENCE_S, "the loss to be noticed")
+        assert yarn.job.scale(transient=+2)["phase"] == "released" and there(2)
+        with yarn.lock:
+            assert {(ask.resource.memory_mb, ask.resource.vcores) for ask in yarn.asks.values()} == {(2048, 2)}
+        yarn.master().send(signal.SIGKILL)
+        wait_for(lambda: status_of(yarn).get("generation") == 2, PATIENCE_S, "the next job master")
+        report = yarn.report()
+    judge(report, undisturbed)
+    assert report["evictions"]["drained"] == 1
+
+
+@pytest.mark.tier("all")
+def test_a_job_on_two_tiers_starts_with_the_containers_that_it_gets(
+    home: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    # Each node holds one of the four, and one node the job master.
+    room = Resource(2560, 16)
+    with RunningYarn(tmp_path / "yarn", capacity=room, name="tiers", **ON_TIERS, reliable=1, transient=3) as yarn:
+        assert yarn.reach(1)["workers"] == 2
+        yarn.master().send(signal.SIGKILL)
+        wait_for(lambda: status_of(yarn).get("generation") == 2, PATIENCE_S, "the next job master")
+        with yarn.lock:
+            yarn.capacity[NODES[0]] = CAPACITY
+        wait_for(lambda: status_of(yarn).get("workers") == 4, PATIENCE_S, "the others")
+        report = yarn.report()
+    judge(report, undisturbed)
 
 
 # ---- the job master

@@ -50,6 +50,10 @@ def test_impossible_requests_are_refused_before_anything_is_done(refused: Refuse
             "vcores is '1,worker=64', which gives a worker 64, but must give it at most 4: YARN",
         ),
         (["--label=gold"], "label is 'gold', but queue 'default' allows only: "),
+        (
+            ["--reliable=1", "--transient=1", "--label=transient=spot"],
+            "label is 'spot', but queue 'default' allows only: transient",
+        ),
         (["--queue=nope"], "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list"),
         (["--python=python3"], "python is 'python3', but must be the absolute path of an interpreter that every node"),
         (

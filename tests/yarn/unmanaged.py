@@ -23,6 +23,7 @@ from eps.cluster.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import MasterEndpoint, Timing, YarnResourceManager
 from eps.cluster.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
 from eps.hadoop.bridge import java, jbool
+from tests.fakes.yarn import KINDS
 from tests.yarn.in_java import DEADLINE_S, client, kill, rmadmin, session
 
 #: Short heartbeats, so that tests wait for YARN only; the watchdog of their thread never fires, even on a busy machine.
@@ -108,7 +109,7 @@ def sleepers(folder: Path) -> LaunchTemplate:
     and those of ``gold`` want a label that no node has."""
     command = shlex.join([sys.executable, "-S", "-c", SLEEPER, str(folder), ODD])
     missing = LocalFile(f"{session().get('fs.defaultFS')}/missing", 1, 1)
-    roles = {role: RoleTemplate(command, {"ODD": ODD}) for role in ("worker", "server")}
+    roles = {role: RoleTemplate(command, {"ODD": ODD}) for role in KINDS}
     broken = replace(roles["worker"], files={"missing": missing})
     return LaunchTemplate({**roles, "broken": broken, "gold": RoleTemplate("true", placement=Placement("gold"))})
 

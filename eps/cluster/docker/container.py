@@ -13,6 +13,7 @@ from typing import Any
 from eps.cluster.api import ContainerRequest
 from eps.cluster.docker.engine import Found
 from eps.cluster.supervisor.process import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED, passed_on
+from eps.core.evictions import NOTICE_S
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir
 
@@ -134,7 +135,10 @@ def build_container(
             CONTAINER: request.container_id,
             BOOT: labels.boot,
             "eps.role": request.role,
+            **({"eps.tier": request.tier} if request.tier else {}),
         },
+        # From SIGTERM, which ``docker stop`` sends, to SIGKILL.
+        "StopTimeout": int(NOTICE_S),
         # Only the job's user can read its files, such as the token.
         "User": f"{os.getuid()}:{os.getgid()}",
         "WorkingDir": "/",

@@ -1,4 +1,4 @@
-"""Containers of one Docker host: one for each worker and server.
+"""Containers of one Docker host: one for each worker and server, or for a worker and a server together.
 
 The job master stays a process of this host, forked by the job's supervisor.  Its containers share the host's network
 and process ids, and see the job's directory at the same path.  An image provides the file system; the engine limits

@@ -61,13 +61,13 @@ ENDED_WITH_JOB = "was ended with the job"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Node label, execution type, preferred hosts, priority and size of a role's containers."""
+    """Node label, execution type, preferred hosts, priority and size of the containers of a kind."""
 
     label: str = ""
     execution: Execution = Execution.GUARANTEED
     #: Preferred hosts; YARN may choose others.
     nodes: tuple[str, ...] = ()
-    #: YARN serves lower numbers first.
+    #: YARN serves lower numbers first, and preempts higher ones first.
     priority: int = 1
     #: Size of one container; if it is None, :meth:`Allocation.room` cannot tell how many fit.
     size: Resource | None = None
@@ -277,7 +277,7 @@ class Allocation:
     Parameters
     ----------
     placements : mapping
-        Role -> placement; other roles cannot be requested.
+        Kind of container (role or tier) -> placement; other kinds cannot be requested.
     limits : Limits
     max_containers : int
         Most containers at once; further requests wait until one has ended.  0: no limit.
@@ -342,8 +342,8 @@ class Allocation:
         container_id = request.container_id
         if container_id in self._used:
             raise ResourceError(f"{container_id} was requested before: a container id is used once")
-        if request.role not in self._placements:
-            raise ResourceError(f"{container_id}: unknown role {request.role!r}")
+        if request.kind not in self._placements:
+            raise ResourceError(f"{container_id}: unknown role {request.kind!r}")
         record = _Record(request)
         self._add(record)
         wanted = Resource(request.memory_mb, request.vcores)
@@ -536,14 +536,14 @@ class Allocation:
         return {name: why_not_granted(ask, self._last, silent_s) for name, ask in asked.items()}
 
     def room(self, now_s: float) -> dict[str, int]:
-        """Return how many containers of each role fit into idle capacity.
+        """Return how many containers of each kind fit into idle capacity.
 
         YARN's headroom leaves out capacity beyond the queue's own share, and on nodes with a label.  So if it shows
         none, the result is one container after a longer quiet period.
         """
-        sizes = {role: None if placement.label else placement.size for role, placement in self._placements.items()}
-        found = {role: self._headroom.fits(size, self._counts_cores, now_s) for role, size in sizes.items()}
-        return {role: number for role, number in found.items() if number}
+        sizes = {kind: None if placement.label else placement.size for kind, placement in self._placements.items()}
+        found = {kind: self._headroom.fits(size, self._counts_cores, now_s) for kind, size in sizes.items()}
+        return {kind: number for kind, number in found.items() if number}
 
     @property
     def has_turn(self) -> bool:
@@ -576,7 +576,7 @@ class Allocation:
             if self.max_containers and taken >= self.max_containers:
                 return
             taken += 1
-            request, there = record.request, self._placements[record.request.role]
+            request, there = record.request, self._placements[record.request.kind]
             wanted = Resource(request.memory_mb, request.vcores, there.size.others if there.size is not None else ())
             ask = Ask(0, wanted, there.priority, there.nodes, there.label, there.execution)
             record.phase, record.asked_s = _Phase.ASKED, now_s

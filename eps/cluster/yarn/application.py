@@ -13,6 +13,7 @@ from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.launch import RoleTemplate
 from eps.cluster.yarn.types import Execution, LocalFile, Resource, local_file_of
+from eps.core.types import Role, Tier
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
 from eps.spec.job_spec import JobSpec
@@ -147,38 +148,54 @@ def remove_staged(job: JobDir) -> None:
 
 
 def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[str, str]) -> dict[str, RoleTemplate]:
-    """Return the template of each role's containers, which run the role's entry point."""
-    return {
-        role: RoleTemplate(
+    """Return the template of each kind of container, which runs the entry point of its roles."""
+    found = {}
+    for kind in spec.first_containers:
+        role = "+".join(roles_in(kind))
+        found[kind] = RoleTemplate(
             command=f"{orders.python} -P -m eps.cluster.yarn.container --entry {role}={entry_points[role]}",
             env=orders.env,
             files=orders.files,
             placement=Placement(
-                label=spec.yarn.label_of(role),
-                execution=Execution(spec.yarn.execution_of(role)),
-                size=resource_of(spec, role),
+                label=spec.yarn.label_of(kind),
+                execution=Execution(spec.yarn.execution_of(kind)),
+                # YARN grants reliable containers first, and preempts them last.
+                priority=2 if kind == Tier.TRANSIENT else 1,
+                size=resource_of(spec, kind),
             ),
             access=spec.yarn.access(),
         )
-        for role in ("worker", "server")
-    }
+    return found
 
 
-def resource_of(spec: JobSpec, role: str) -> Resource:
-    """Return the size of a role's containers."""
-    memory_mb, vcores = spec.containers.memory_of(role), spec.containers.vcores_of(role)
-    return Resource(memory_mb, vcores, spec.yarn.resources_of(role))
+def roles_in(kind: str) -> tuple[str, ...]:
+    """Return the roles of the members in a kind of container, sorted."""
+    return tuple(sorted(Role)) if kind in tuple(Tier) else (kind,)
+
+
+def resource_of(spec: JobSpec, kind: str) -> Resource:
+    """Return the size of a kind of container: memory and cores of its roles in sum, of other resources the most."""
+    roles = roles_in(kind)
+    others: dict[str, int] = {}
+    for name, number in (each for role in roles for each in spec.yarn.resources_of(role)):
+        others[name] = max(number, others.get(name, 0))
+    memory_mb = sum(spec.containers.memory_of(role) for role in roles)
+    return Resource(memory_mb, sum(spec.containers.vcores_of(role) for role in roles), tuple(sorted(others.items())))
 
 
 def tags_of(spec: JobSpec) -> tuple[str, ...]:
     """Return the tags of a job's application: the user's, and the job's size as a hint for schedulers.
 
-    ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
+    ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).  A job on reliable and
+    transient containers gives no hint.
     """
+    own = tuple(tag.strip() for tag in spec.yarn.tags.split(",") if tag.strip())
+    if spec.tiers.total:
+        return own
     sizes = {role: resource_of(spec, role) for role in ("worker", "server")}
     ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
     ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
-    return (*(tag.strip() for tag in spec.yarn.tags.split(",") if tag.strip()), *ours)
+    return (*own, *ours)
 
 
 def result_files(job: JobDir) -> tuple[Path, ...]:

@@ -16,10 +16,11 @@ from eps.cluster.yarn.application import home_location, resource_of, tags_of
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
 from eps.core.size import least_of
+from eps.core.types import Tier
 from eps.errors import ConfigError, ResourceError, StorageAwayError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
-from eps.spec.tables import EXECUTIONS, ROLES
+from eps.spec.tables import EXECUTIONS
 from eps.storage.locations import RemotePath, is_remote
 from eps.storage.webhdfs import SEE_IT_RUNS, web_addresses
 
@@ -90,8 +91,8 @@ def check_job(cluster: Cluster, spec: JobSpec) -> None:
     queue = _checked_queue(cluster, spec)
     if not cluster.nodes:
         raise ResourceError("the cluster has no running node: see yarn node -list -all")
-    for role in reversed(ROLES):
-        _check_container(cluster, queue, spec, role)
+    for kind in ("master", *reversed(spec.first_containers)):
+        _check_container(cluster, queue, spec, kind)
     tags = tags_of(spec)
     for tag in tags:
         if not tag.isascii():
@@ -120,14 +121,15 @@ def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
     return queue
 
 
-def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: str) -> None:
-    wanted, label = resource_of(spec, role), spec.yarn.label_of(role)
+def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, kind: str) -> None:
+    wanted, label = resource_of(spec, kind), spec.yarn.label_of(kind)
+    who = f"{kind} container" if kind in tuple(Tier) else kind
     if label and not {"*", label} & set(queue.labels):
         known = ", ".join(queue.labels) or "none"
         raise ConfigError(f"label is {label!r}, but queue {spec.yarn.queue!r} allows only: {known}")
     has = dict(queue.largest.others) if queue.largest is not None else dict(wanted.others)
     for name, number in wanted.others:
-        told = f"resource gives a {role} {number} {name}, but"
+        told = f"resource gives a {who} {number} {name}, but"
         if name not in has:
             others = "".join(f", {other}" for other in sorted(has))
             raise ConfigError(f"{told} the cluster has no such resource: it has memory, vcores{others}")
@@ -135,7 +137,11 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
             raise ConfigError(f"{told} YARN grants at most {has[name]} to one container")
     there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
     if not there:
-        raise ConfigError(f"label is {label!r}, but no running node has it: see yarn node -list -showDetails")
+        known = ", ".join(sorted({name for node in cluster.nodes for name in node.labels})) or "none"
+        raise ConfigError(
+            f"label is {label!r}, but no running node has it: see yarn node -list -showDetails; running nodes have: "
+            f"{known}"
+        )
     labelled = f" with label {label!r}" if label else ""
     for name in ("memory_mb", "vcores"):
         # If YARN does not account for cores, it starts a container anywhere, but still grants no more than the largest
@@ -147,12 +153,12 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
         if queue.largest is not None and getattr(queue.largest, name) <= most:
             most, rule = getattr(queue.largest, name), f"YARN grants at most {queue.largest} to one container"
         if asked > most:
-            told = f"{name} is {getattr(spec.containers, name)!r}, which gives a {role} {asked}"
+            told = f"{name} is {getattr(spec.containers, name)!r}, which gives a {who} {asked}"
             raise ConfigError(f"{told}, but must give it at most {most}: {rule}")
     if queue.counts_cores and not any(wanted.fits_in(node) for node in there):
         size = spec.containers
         raise ConfigError(
-            f"memory_mb is {size.memory_mb!r} and vcores is {size.vcores!r}, which gives a {role} {wanted}, but no "
+            f"memory_mb is {size.memory_mb!r} and vcores is {size.vcores!r}, which gives a {who} {wanted}, but no "
             f"node{labelled} has both: lower one of them"
         )
 
@@ -191,8 +197,13 @@ def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tu
 
 def _what_job_does(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
     """Return a clause on what a job does if the queue has too little capacity for its first containers."""
-    part = spec.containers.start_with
-    least = spec.with_settings(workers=least_of(spec.workers, part), servers=least_of(spec.servers, part))
+    (workers, servers), part = spec.first_size, spec.containers.start_with
+    workers, servers = least_of(workers, part), least_of(servers, part)
+    if spec.tiers.total:
+        # Each container has a worker and a server.
+        least = spec.with_settings(reliable=servers, transient=workers - servers)
+    else:
+        least = spec.with_settings(workers=workers, servers=servers)
     if any(_lacking(cluster, queue, least)):
         return "the job waits for more nodes"
     return (
@@ -202,15 +213,17 @@ def _what_job_does(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
 
 
 def _size_text(spec: JobSpec) -> str:
+    if spec.tiers.total:
+        return f"{spec.tiers.reliable} reliable, {spec.tiers.transient} transient containers"
     return f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')}"
 
 
 def _needs(spec: JobSpec) -> dict[str, Resource]:
     """Return label -> size of a job's first containers; opportunistic ones do not count for a queue."""
     found: dict[str, Resource] = {}
-    for role, number in (("master", 1), ("worker", spec.workers), ("server", spec.servers)):
-        if spec.yarn.execution_of(role) == EXECUTIONS[0]:
-            size, label = resource_of(spec, role), spec.yarn.label_of(role)
+    for kind, number in {"master": 1, **spec.first_containers}.items():
+        if spec.yarn.execution_of(kind) == EXECUTIONS[0]:
+            size, label = resource_of(spec, kind), spec.yarn.label_of(kind)
             found[label] = _sum(found.get(label, Resource(0, 0)), *[size] * number)
     return found
 

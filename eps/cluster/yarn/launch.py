@@ -1,4 +1,4 @@
-"""Build the launches of containers from a template for each role.  Pure."""
+"""Build the launches of containers from a template for each kind of container.  Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RoleTemplate:
-    """How a container of one role is started, and where."""
+    """How the containers of one kind are started, and where."""
 
     #: For a shell in the container's folder, which runs it with ``exec`` so that signals reach the process.
     command: str
@@ -34,7 +34,7 @@ class RoleTemplate:
 
 
 class _Placements(Mapping[str, Placement]):
-    """Live view of the roles' placements."""
+    """Live view of the placements of all kinds."""
 
     def __init__(self, roles: Mapping[str, RoleTemplate]) -> None:
         self._roles = roles
@@ -51,15 +51,16 @@ class _Placements(Mapping[str, Placement]):
 
 @dataclass(frozen=True, slots=True)
 class LaunchTemplate:
-    """How the containers of one or several jobs are started; roles may be added and removed meanwhile."""
+    """How the containers of one or several jobs are started; kinds may be added and removed meanwhile."""
 
+    #: Kind of container: role, or tier in a job with tiers -> its template.
     roles: Mapping[str, RoleTemplate]
     #: Tokens for the containers, in Hadoop's format, without the application master's own; empty: none.
     credentials: bytes = field(default=b"", repr=False)
 
     @property
     def placements(self) -> Mapping[str, Placement]:
-        """Role -> where its containers go."""
+        """Kind of container -> where these containers go."""
         return _Placements(self.roles)
 
 
@@ -68,7 +69,7 @@ def build_launch(template: LaunchTemplate, request: ContainerRequest, grant: Gra
 
     The environment names role, container id and host; the request's variables override the template's.
     """
-    role = template.roles[request.role]
+    role = template.roles[request.kind]
     env = {
         **role.env,
         "EPS_ROLE": request.role,

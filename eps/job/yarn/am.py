@@ -32,7 +32,6 @@ from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
 from eps.core.events import JobState, KillRequested
 from eps.core.job import Job
-from eps.core.types import Role
 from eps.errors import StorageError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.yarn.page import page_of
@@ -107,7 +106,8 @@ class YarnHost:
         """See :class:`~eps.master.main.Host`."""
         found = with_why(with_grants(status, self._resources.granted()), self._resources.waiting())
         # Schedulers that resize the job need the node labels that its containers may use; empty: nodes without one.
-        labels = {str(role): self._runtime.spec.yarn.label_of(str(role)) for role in Role}
+        spec = self._runtime.spec
+        labels = {str(kind): spec.yarn.label_of(kind) for kind in spec.first_containers}
         return {**found, "manager": self._runtime.manager, "labels": labels}
 
     def bring_model(self) -> None:
