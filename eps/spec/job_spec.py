@@ -104,7 +104,8 @@ class JobSpec(Table, frozen=True):
     partitions: Annotated[
         int,
         Meta(ge=0, le=MOST_PIECES),
-        "pieces of the parameters; a job has at most as many servers; 0: 12, fewer for a small model",
+        "pieces of the parameters; a job has at most as many servers; 0: 12, or one for each container of both tiers "
+        "if those are more; fewer for a small model",
     ] = 0
     tiers: Tiers = Tiers()
     at: Annotated[tuple[str, ...], "change the size after clock K, as 40:workers=+2", "K:CHANGE"] = ()

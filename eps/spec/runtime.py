@@ -62,7 +62,8 @@ class Start:
     clock: int | None = None
     #: See :mod:`eps.storage.checkpoint`.
     epoch: int = 1
-    #: Size at the start; 0 takes that of the settings.
+    #: Size at the start; 0 takes that of the settings.  Of a job on two tiers, the number of all containers and of the
+    #: reliable ones.
     workers: int = 0
     servers: int = 0
     #: Changes of ``--at`` up to this clock were asked by an earlier run.
@@ -210,6 +211,12 @@ class Runtime:
         """Keys of the largest partition."""
         return max(stop - start for start, stop in self.ranges)
 
+    @property
+    def first_size(self) -> tuple[int, int]:
+        """Workers and servers at the start; of a job on two tiers, all containers and the reliable ones."""
+        workers, servers = self.spec.first_size
+        return self.start.workers or workers, self.start.servers or servers
+
     @cached_property
     def lean(self) -> Lean:
         """What is left out on the wire."""
@@ -279,7 +286,8 @@ def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
         The model has fewer blocks of parameters than the job would have servers, or than partitions were asked for.
     """
     space = make_model(spec, num_features, num_outputs).key_space()
-    partitions = spec.partitions or min(DEFAULT_PARTITIONS, space.num_blocks)
+    # Half of the transient containers are ActivePSs, each with several partitions.
+    partitions = spec.partitions or min(max(DEFAULT_PARTITIONS, spec.tiers.total), space.num_blocks)
     space.partition_ranges(partitions)
     return spec.with_settings(partitions=partitions)
 
@@ -400,9 +408,7 @@ def check_descriptors(runtime: Runtime, limit: int) -> None:
     ConfigError
         They need more than ``limit``, the most that a process may have.
     """
-    spec, start = runtime.spec, runtime.start
-    workers, servers = spec.first_size
-    num_members = (start.workers or workers) + (start.servers or servers)
+    num_members = sum(runtime.first_size)
     needed = descriptors_needed(num_members)
     if needed > limit:
         raise ConfigError(
