@@ -38,7 +38,7 @@ FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Fig. 14: as many reliable as transient hosts", ("1:1 stage 2", "1:1 stage 3")),
     ("The controller's choice", tuple(f"{n}:1 auto" for n in (1, 3, 7, 15, 63))),
-    (SCALING, ("4 hosts", "8 hosts", "15:1 stage 3")),
+    (SCALING, ("4 hosts", "8 hosts", "16 hosts")),
     ("Copies for BackupPSs", ("7:1 stage 2", "7:1 stage 2, no cuts")),
 )
 
@@ -53,7 +53,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     for title, names in FIGURES:
         shown = [name for name in names if name in cases]
         if shown:
-            top, more = _bars(title, {name: cases[name] for name in shown}, network["hosts"], top)
+            top, more = _bars(title, {name: cases[name] for name in shown}, top)
             parts += more
     if found["elasticity"]:
         top, more = _elasticity(found["elasticity"][-1], top)
@@ -66,7 +66,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     _write(path, parts, top + 8)
 
 
-def _bars(title: str, cases: Mapping[str, Any], hosts: int, top: float) -> tuple[float, list[str]]:
+def _bars(title: str, cases: Mapping[str, Any], top: float) -> tuple[float, list[str]]:
     """Return the bottom of a figure, and its parts: a bar for each case."""
     parts = [text(8, top + 16, title, "bold")]
     top += HEAD
@@ -77,7 +77,7 @@ def _bars(title: str, cases: Mapping[str, Any], hosts: int, top: float) -> tuple
         low, high = (LEFT + LONGEST * time_s[key] / longest for key in ("min", "max"))
         words = f"{time_s['median']:.2f} s"
         if title == SCALING:
-            words += _of_ideal(name, time_s["median"], cases, hosts)
+            words += _of_ideal(name, cases)
         elif name != "all-reliable" and "over_all" in case:
             words += f", {case['over_all']['median']:.2f} of all-reliable"
         if name.endswith("auto"):
@@ -94,15 +94,16 @@ def _bars(title: str, cases: Mapping[str, Any], hosts: int, top: float) -> tuple
     return top + GAP, parts
 
 
-def _of_ideal(name: str, iteration_s: float, cases: Mapping[str, Any], hosts: int) -> str:
-    """Return the speed of a job over that of the one with the fewest hosts, times its share of hosts."""
+def _of_ideal(name: str, cases: Mapping[str, Any]) -> str:
+    """Return the speed of a job on some hosts, as a share of that of fewer hosts times their ratio."""
+    first = min(cases, key=_hosts_of)
+    times = [cases[each]["iteration_s"]["median"] for each in (first, name)]
+    ideal = times[0] * _hosts_of(first) / _hosts_of(name) / times[1]
+    return "" if name == first else f", {ideal:.2f} of ideal"
 
-    def number_of(case: str) -> int:
-        return int(case.split()[0]) if case.endswith("hosts") else hosts
 
-    first = min(cases, key=number_of)
-    ideal_s = cases[first]["iteration_s"]["median"] * number_of(first) / number_of(name)
-    return "" if name == first else f", {ideal_s / iteration_s:.2f} of ideal with {number_of(name)} hosts"
+def _hosts_of(name: str) -> int:
+    return int(name.split()[0])
 
 
 def _color(name: str) -> str:
