@@ -100,7 +100,7 @@ class CheckpointContext:
     completed: int
     #: Time of the latest warning if the containers of all servers are about to be preempted, else None.
     servers_warned_s: float | None
-    #: The job's requested size, all pending changes included.
+    #: The job's requested size, all pending changes included; on two tiers, all containers and the reliable ones.
     size: Mapping[Role, int]
 
 

@@ -149,6 +149,11 @@ class Hosting:
                 found.append((member.name in leaving, host.tier is not Tier.RELIABLE, host.rank, member))
         return min(found, key=lambda entry: entry[:3])[3] if found else None
 
+    def size(self, members: Members) -> dict[Role, int]:
+        """Return the size with which the job resumes: all containers, and the reliable ones that it restores."""
+        transient = sum(host.tier is Tier.TRANSIENT for host in members.hosts.values())
+        return {Role.WORKER: self.reliable + transient, Role.SERVER: self.reliable}
+
     def lacking(self, view: TiersView) -> int:
         """Return how many reliable containers are missing."""
         return max(0, self.reliable - view.count(Tier.RELIABLE))

@@ -139,7 +139,8 @@ class Job:
         self.hosting = None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions)
         self.cuts = Cuts(settings.num_partitions, settings.iterations)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
-        self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed)
+        reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
+        self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed, reliable=reliable)
         self.plans = Plans(settings, triggers)
         self.progress = Progress(settings, stop_on_divergence=stop_on_divergence)
         self.recovery = Recovery(settings.first_clock)
@@ -422,7 +423,7 @@ class Job:
             case StartStep.ASK:
                 self._request_first()
             case StartStep.BEGIN:
-                without = [member.name for member in first if not member.granted]
+                without = [member.name for member in first if not member.is_ready]
                 self.out.add(self.members.dismiss(without, "the job starts without it"))
                 if without:
                     self.out.note("smaller", without=without)
@@ -764,7 +765,11 @@ class Job:
     def _checkpoint_context(self, membership: Membership) -> CheckpointContext:
         progress, warned_s = self.progress, self.evictions.servers_warned_s(membership)
         clocks = progress.horizon, progress.lookahead, progress.completed
-        return CheckpointContext(membership, *clocks, warned_s, self.size.asked(self.plans.open))
+        if self.hosting is None:
+            size = self.size.asked(self.plans.open)
+        else:
+            size = self.hosting.size(self.members)
+        return CheckpointContext(membership, *clocks, warned_s, size)
 
     def _outstanding(self) -> Orders:
         """Return the orders that have had no effect yet, or no acknowledgement."""

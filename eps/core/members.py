@@ -67,6 +67,14 @@ class Member:
         """Return whether its process was launched."""
         return self.phase in (MemberPhase.LAUNCHED, MemberPhase.REGISTERED)
 
+    @property
+    def is_ready(self) -> bool:
+        """Return whether a job may start with it: a member of a host must have registered, others a container.
+
+        A host that registers later joins the job then.  YARN grants opportunistic containers before it runs them.
+        """
+        return self.granted if self.seat == self.container else self.address is not None
+
     def __post_init__(self) -> None:
         self.seat = self.seat or self.container
 

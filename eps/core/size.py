@@ -76,12 +76,12 @@ def least_of(wanted: int, start_with: float) -> int:
     return max(1, math.ceil(round(start_with * wanted, 9)))
 
 
-def granted_of(members: Iterable[Member]) -> dict[Role, int]:
-    """Return how many of these members have their containers, by role."""
+def ready_of(members: Iterable[Member]) -> dict[Role, int]:
+    """Return with how many of these members a job may start, by role."""
     found = dict.fromkeys(Role, 0)
     for member in members:
         for role in member.roles:
-            found[role] += member.granted
+            found[role] += member.is_ready
     return found
 
 
@@ -214,10 +214,22 @@ class Startup:
         The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
         Differs from job to job.
+    reliable : mapping, optional
+        Of a job on two tiers: members of each role on reliable containers, to which ``start_with`` applies.  The others
+        join when their containers come.
     """
 
-    def __init__(self, wanted: Counts, *, managed: bool = False, start_with: float = 0.5, seed: str = "") -> None:
+    def __init__(
+        self,
+        wanted: Counts,
+        *,
+        managed: bool = False,
+        start_with: float = 0.5,
+        seed: str = "",
+        reliable: Counts | None = None,
+    ) -> None:
         self._wanted = dict(wanted)
+        self._counted = dict(wanted if reliable is None else reliable)
         self._managed, self._start_with, self._seed = managed, start_with, seed
         #: Counts as failures how often the gang released its containers.
         self._gang = Backoff(START_TIMEOUT_S, GANG_LONGEST_S)
@@ -250,16 +262,17 @@ class Startup:
                 return StartStep.WAIT, ""
             self._asks_again_s = None
             return StartStep.ASK, ""
-        granted = granted_of(first)
+        ready = ready_of(first)
         last_s = max((max(member.asked_s, member.granted_s) for member in first), default=0.0)
         waited_s = now_s - max(0.0, last_s, self._unanswered_s)
-        complete = all(granted[role] >= number for role, number in self.first().items())
+        complete = all(ready[role] >= number for role, number in self.first().items())
         if self._managed or complete or waited_s < START_TIMEOUT_S:
             return StartStep.WAIT, ""
         if self.may_begin(first):
             return StartStep.BEGIN, ""
         # A gang holds its containers longer each time: on a busy cluster grants seldom come close together.
-        if not any(granted.values()) or waited_s < self._gang.pause_s:
+        starting = all(member.granted for member in first)
+        if starting or not any(ready.values()) or waited_s < self._gang.pause_s:
             return StartStep.WAIT, ""
         self._gang = self._gang.failed(now_s + self._spread_s())
         self._asks_again_s = self._gang.due_s
@@ -272,12 +285,12 @@ class Startup:
         return self._gang.pause_s * (least - 1 + share * (most - least))
 
     def may_begin(self, first: Collection[Member]) -> bool:
-        """Return whether enough of the first members have their containers for the job to start."""
-        granted = granted_of(first)
-        return not self._managed and all(granted[role] >= self._least(role) for role in Role)
+        """Return whether enough of the first members are ready for the job to start."""
+        ready = ready_of(first)
+        return not self._managed and all(ready[role] >= self._least(role) for role in Role)
 
     def _least(self, role: Role) -> int:
-        return least_of(self._wanted[role], self._start_with)
+        return least_of(self._counted[role], self._start_with)
 
     def pause_left_s(self, now_s: float) -> float | None:
         """Return the remaining pause of a gang in seconds; None if it does not pause."""

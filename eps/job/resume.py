@@ -111,6 +111,11 @@ def _prepare(
     before = dataclasses.replace(Runtime.from_values(former.runtime), job_dir=directory.path)
     if python:
         before = dataclasses.replace(before, spec=_with_python(before.spec, python))
+    if before.spec.tiers.total and (workers or servers):
+        raise ConfigError(
+            f"job {directory.name!r} has reliable and transient containers: it resumes with as many as it had; change "
+            "that afterwards, as in eps scale NAME transient=+2"
+        )
     check_backend(before.spec)
     store = open_checkpoints(before.checkpoints)
     manifest, damaged = store.latest_valid(identity(before))
@@ -127,8 +132,8 @@ def _prepare(
         )
     runtime = dataclasses.replace(before, start=start)
     # Only for the check: the job keeps the settings that the user gave.
-    spec = before.spec
-    sized = spec.with_settings(workers=start.workers or spec.workers, servers=start.servers or spec.servers)
+    size = dict(zip(("workers", "servers"), runtime.first_size, strict=True))
+    sized = before.spec if before.spec.tiers.total else before.spec.with_settings(**size)
     check_runtime(runtime)
     if check is not None:
         check(sized)

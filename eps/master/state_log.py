@@ -383,10 +383,12 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         Generation of this master: one more than the latest announced.
     """
     spec, start = runtime.spec, runtime.start
-    tiers = {Tier.RELIABLE: spec.tiers.reliable, Tier.TRANSIENT: spec.tiers.transient} if spec.tiers.total else None
+    workers, servers = runtime.first_size
+    tiers = {Tier.RELIABLE: servers, Tier.TRANSIENT: workers - servers} if spec.tiers.total else None
     state = Job(
         runtime.settings,
-        *((start.workers or spec.workers, start.servers or spec.servers) if tiers is None else spec.first_size),
+        workers,
+        servers,
         [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
         stop_on_divergence=spec.training.on_divergence == "stop",
         checkpoints=driver_of(runtime),

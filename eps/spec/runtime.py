@@ -62,7 +62,8 @@ class Start:
     clock: int | None = None
     #: See :mod:`eps.storage.checkpoint`.
     epoch: int = 1
-    #: Size at the start; 0 takes that of the settings.
+    #: Size at the start; 0 takes that of the settings.  Of a job on two tiers, the number of all containers and of the
+    #: reliable ones.
     workers: int = 0
     servers: int = 0
     #: Changes of ``--at`` up to this clock were asked by an earlier run.
@@ -209,6 +210,12 @@ class Runtime:
     def longest_partition(self) -> int:
         """Keys of the largest partition."""
         return max(stop - start for start, stop in self.ranges)
+
+    @property
+    def first_size(self) -> tuple[int, int]:
+        """Workers and servers at the start; of a job on two tiers, all containers and the reliable ones."""
+        workers, servers = self.spec.first_size
+        return self.start.workers or workers, self.start.servers or servers
 
     @cached_property
     def lean(self) -> Lean:
@@ -401,9 +408,7 @@ def check_descriptors(runtime: Runtime, limit: int) -> None:
     ConfigError
         They need more than ``limit``, the most that a process may have.
     """
-    spec, start = runtime.spec, runtime.start
-    workers, servers = spec.first_size
-    num_members = (start.workers or workers) + (start.servers or servers)
+    num_members = sum(runtime.first_size)
     needed = descriptors_needed(num_members)
     if needed > limit:
         raise ConfigError(

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from eps.core.members import Member, MemberPhase
+from eps.core import events as e
+from eps.core.members import Member, MemberPhase, Members, seat_of
 from eps.core.reconfig import Change, Operation, Plan, Purpose
 from eps.core.size import (
     GANG_LONGEST_S,
@@ -19,7 +20,7 @@ from eps.core.size import (
     StartStep,
     Startup,
 )
-from eps.core.types import Role, Team
+from eps.core.types import Address, Role, Team, Tier
 from tests.tiers import rotating
 
 W, S = Role.WORKER, Role.SERVER
@@ -150,6 +151,31 @@ def look(start: Startup, granted: tuple[int, int], now_s: float, *, silent: bool
     start.validate()
     assert bool(why) == (step is StartStep.FAIL)
     return step
+
+
+@pytest.mark.parametrize(
+    ("granted", "running", "step"),
+    [
+        (4, 4, StartStep.WAIT),
+        (4, 2, StartStep.BEGIN),
+        # The others are starting.
+        (4, 1, StartStep.WAIT),
+        (3, 1, StartStep.GIVE_BACK),
+        (3, 0, StartStep.WAIT),
+    ],
+)
+def test_a_host_counts_for_a_start_once_its_process_has_registered(granted: int, running: int, step: StartStep) -> None:
+    """YARN grants opportunistic containers that wait on their nodes."""
+    found, start = Members(), Startup({W: 4, S: 1})
+    for _ in range(4):
+        found.request_host(Tier.TRANSIENT, 0.0)
+    for number, container_id in enumerate(found.hosts):
+        if number < granted:
+            found.launched(container_id, 100 + number, 0.0)
+        for role in Role if number < running else ():
+            seat = seat_of(container_id, role)
+            found.registered(e.MemberRegistered(seat, Address(seat, 1), 100 + number), 1, 0.0)
+    assert start.step(list(found.by_name.values()), False, START_TIMEOUT_S)[0] is step
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""Jobs on two tiers whose transient containers come late: they start on the reliable ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from eps.core.tiers import StageRule
+from eps.core.types import Tier
+from tests.sim.faithful import Breaks
+from tests.sim.job import SimJob
+from tests.sim.random_jobs import random_settings
+
+#: Transient containers are granted this late: a job waits 20 s for them.
+LATE_S = 30.0
+
+
+class LateJob(SimJob):
+    """A job whose transient containers come late."""
+
+    def _grant(self, container_id: str) -> None:
+        if self.master.members.hosts[container_id].tier is Tier.RELIABLE:
+            super()._grant(container_id)
+            return
+        self.net.after(LATE_S, lambda: self._granted(container_id))
+        self.net.after(LATE_S, lambda: self._launch(container_id))
+
+
+def test_a_job_starts_without_its_transient_containers_and_takes_them_in_later() -> None:
+    settings = replace(random_settings(Random(1), 0), num_splits=12, num_partitions=8, iterations=120)
+    tiers = {Tier.RELIABLE: 2, Tier.TRANSIENT: 4}
+    job = LateJob(1, settings, 6, 2, tiers=tiers, stage_rule=StageRule.RATIO, iteration_s=0.2, breaks=Breaks())
+    job.run(900.0)
+    job.check_finished()
+    hosting = job.master.hosting
+    assert hosting is not None
+    first, last = hosting.stages[0], hosting.stages[-1]
+    assert (first.stage, first.reliable, first.transient) == (1, 2, 0)
+    assert (last.stage, last.reliable, last.transient) == (2, 2, 4)
