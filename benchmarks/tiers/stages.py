@@ -276,7 +276,7 @@ def measure(args: argparse.Namespace, network: Network, folder: Path) -> tuple[d
     runs: list[dict[str, Ran]] = []
     elastic: list[dict[str, Any]] = []
     killed: list[dict[str, Any]] = []
-    until_s = time.monotonic() + args.patience_s
+    patience_s = args.patience_s
     with Hosts(network.hosts) as hosts, hosts.jobs():
         bench = Bench(hosts, network, folder)
         for number in range(args.repeats):
@@ -285,7 +285,9 @@ def measure(args: argparse.Namespace, network: Network, folder: Path) -> tuple[d
             runs.append({})
             # The other way round each time, so that a drift of the machine's speed does not favour a case.
             for case in cases if number % 2 else reversed(cases):
-                wait_until_quiet(max(0.0, until_s - time.monotonic()))
+                began_s = time.monotonic()
+                wait_until_quiet(patience_s)
+                patience_s -= time.monotonic() - began_s
                 ran = runs[-1][case.name] = bench.run(case)
                 say(f"  {number + 1} {case.name:18s} {ran.iteration_s:.3f} s, {ran.foreign_cores:.2f} foreign cores")
             if "elasticity" in args.only:
@@ -324,7 +326,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=parts_of, default=list(PARTS), metavar="PART,...", help="parts to run")
     parser.add_argument("--repeats", type=positive, default=2, metavar="N", help="repeats of each job (default 2)")
-    parser.add_argument("--patience-s", type=float, default=60.0, help="wait for a quiet machine no longer than this")
+    parser.add_argument(
+        "--patience-s", type=float, default=60.0, help="longest wait for a quiet machine, all waits together"
+    )
     parser.add_argument("--hosts", type=int, choices=(4, 8, 16, 32), default=Network.hosts, help="number of hosts")
     parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=new_file, help="draw the results into this file, as SVG")
