@@ -326,9 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=parts_of, default=list(PARTS), metavar="PART,...", help="parts to run")
     parser.add_argument("--repeats", type=positive, default=2, metavar="N", help="repeats of each job (default 2)")
-    parser.add_argument(
-        "--patience-s", type=float, default=60.0, help="longest wait for a quiet machine, all waits together"
-    )
+    parser.add_argument("--patience-s", type=float, default=60.0, help="all waits for a quiet machine together")
     parser.add_argument("--hosts", type=int, choices=(4, 8, 16, 32), default=Network.hosts, help="number of hosts")
     parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=new_file, help="draw the results into this file, as SVG")
