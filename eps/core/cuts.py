@@ -105,11 +105,19 @@ class Cuts:
             self._failures += 1
             self._next_s = now_s + PAUSE_S
 
-    def roll_back(self, checkpoint: str, now_s: float) -> None:
-        """Continue after a rollback: to the committed cut, which stays, or to a checkpoint, which makes it void."""
+    def roll_back(self, checkpoint: str, completed: int, now_s: float) -> None:
+        """Continue after a rollback: to the committed cut, which stays, or to a checkpoint, which makes it void.
+
+        Parameters
+        ----------
+        completed : int
+            The first incomplete clock before the rollback.
+        """
         self.staging = None
         if self.committed is not None and checkpoint != self.committed.point.checkpoint:
             self.committed = None
+        if self.committed is not None:
+            self.lag(completed)
         self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
 
     def forget(self, servers: Collection[MemberId]) -> list[e.Command]:

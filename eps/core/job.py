@@ -249,6 +249,12 @@ class Job:
             known = None
         if known is None:
             known = self.members.successor(event.seat, now_s)
+            if known is not None and event.heard_generation:
+                # Its member was dismissed, but the order to shut down got lost with a master.
+                self.members.registered(event, self.masters.generation, now_s)
+                self.out.say(e.Name(event.seat, known.name))
+                self.out.add(self.members.dismiss([known.name], "its member was dismissed"))
+                return
         if known is None:
             self.out.say(e.ReleaseContainer(container_of(event.seat)))
             return
@@ -298,7 +304,7 @@ class Job:
         now_s, completed, starts = self.out.now_s, self.progress.completed, self.membership is None
         name, flight, is_hosted = member.name, self.plans.flight, member.seat != member.container
         took_part = self.membership is not None and name in self.membership.members
-        if flight.exited(name):
+        if flight.exited(name) and not self.recovery.is_newcomer(name):
             if not is_hosted:
                 self.out.say(e.ReleaseContainer(member.container))
             return EvictionOutcome.DRAINED
@@ -546,8 +552,8 @@ class Job:
         servers = sorted(name for name in inquiry.lost if name in before.servers)
         if after.goes_back:
             self.out.add(self.checkpoints.roll_back(self.checkpoints.epoch + 1, after.from_clock, now_s))
+            self.cuts.roll_back(after.checkpoint, self.progress.completed, now_s)
             self.progress.roll_back(after.from_clock)
-            self.cuts.roll_back(after.checkpoint, now_s)
             if self.state is JobState.EXPORTING:
                 self.state = JobState.RUNNING
                 self.export.close()

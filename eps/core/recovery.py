@@ -368,6 +368,8 @@ class Recovery:
             loss.outcome = LossOutcome.REPLACED
             if self.inquiry is not None and newcomer:
                 del self.inquiry.newcomers[name], self.inquiry.roles[name]
+                # A spare member may also be leaving by a committed plan, which must not wait for it.
+                self.inquiry.lost[name] = reason
         else:
             self._lost[name], self.must_ask = reason, f"{name} ended unexpectedly: {reason}"
         return [e.noted("lost", loss.at_s, member=name, reason=reason)]

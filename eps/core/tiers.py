@@ -54,9 +54,11 @@ STAGE_1_RATIO, STAGE_2_RATIO = 1, 15
 #: By this factor around those ratios the controller compares the stages on both sides, by measurements.
 DOUBT = 4
 #: An iteration time is the median over this many clocks, at least this long, after this many others in the stage.
-MEASURED_CLOCKS, MEASURED_S, SETTLING_CLOCKS = 16, 1.0, 4
-#: Another stage is tried only if at least this long is left to train, and kept only if it is faster by this share.
-WORTH_S, MARGIN = 60.0, 0.03
+MEASURED_CLOCKS, MEASURED_S, SETTLING_CLOCKS = 6, 1.0, 2
+#: Another stage is tried only if at least this long, and this many clocks, are left to train.
+WORTH_S, WORTH_CLOCKS = 20.0, 40
+#: It is kept only if it is faster by this share.
+MARGIN = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ def _compare(view: TiersView, ratio: float) -> tuple[Stage, str]:
     }
     for lower in sorted(doubtful):
         for stage, other in ((lower, Stage(lower + 1)), (Stage(lower + 1), lower)):
-            if best is stage and other not in view.measured and view.left_s >= WORTH_S:
+            worth = view.left_s >= max(WORTH_S, WORTH_CLOCKS * view.measured[best])
+            if best is stage and other not in view.measured and worth:
                 return other, f"stage {int(other)} is tried, to compare it with stage {int(stage)}"
     times = ", ".join(f"{1000 * view.measured[stage]:.3g} ms in stage {int(stage)}" for stage in sorted(view.measured))
     return best, f"an iteration takes {times}"

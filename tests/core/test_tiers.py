@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eps.core.hosting import Hosting, StageEntry
 from eps.core.members import Members
-from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.planner import plan_transfer
 from eps.core.reconfig import Change, Operation, Roster, resolve
-from eps.core.tiers import HostView, Stage, decide, resized
-from eps.core.types import Address, CoreSettings, Team, Tier
+from eps.core.tiers import (
+    MARGIN,
+    WORTH_S,
+    Decision,
+    HostView,
+    ServerTier,
+    Stage,
+    StageRule,
+    TiersView,
+    decide,
+    resized,
+)
+from eps.core.types import Address, CoreSettings, MemberId, Role, Team, Tier
 from eps.errors import PlanError
 
 SETTINGS = CoreSettings(12, 4, 100)
+ONE, TWO, THREE = Stage.PARAM_SERVS, Stage.ACTIVE_PSS, Stage.NO_RELIABLE_WORKERS
 
 
 def hosts(reliable: int, transient: int) -> tuple[HostView, ...]:
@@ -20,39 +35,269 @@ def hosts(reliable: int, transient: int) -> tuple[HostView, ...]:
     return tuple(HostView(f"c-{n}", tier, n, f"worker-{n}", f"server-{n}") for n, tier in enumerate(tiers, 1))
 
 
-def roster(reliable: int, transient: int) -> Roster:
-    found = decide(views := hosts(reliable, transient))
-    assert found is not None
-    return Roster(found.workers, found.servers, len(views) + 1, len(views) + 1, views)
+def view(
+    reliable: int, transient: int, rule: StageRule | str = StageRule.RATIO, partitions: int = 64, **more: object
+) -> TiersView:
+    return replace(TiersView(hosts(reliable, transient), StageRule(rule), partitions), **more)  # type: ignore[arg-type]
 
 
-def test_servers_are_on_reliable_containers_and_workers_on_all() -> None:
-    """Proteus Fig. 4a: two on-demand and six spot machines."""
-    found = decide(hosts(2, 6))
+def decided(*numbers: int, rule: StageRule | str = StageRule.RATIO, **more: object) -> Decision:
+    found = decide(view(*numbers, rule, **more))  # type: ignore[arg-type]
     assert found is not None
-    assert found.stage is Stage.PARAM_SERVS and found.servers == ("server-1", "server-2")
-    assert found.workers == tuple(f"worker-{n}" for n in range(1, 9))
-    assert found.reason == "2 reliable and 6 transient containers: servers on the reliable ones, workers on all"
+    return found
+
+
+def workers(*numbers: int) -> tuple[MemberId, ...]:
+    return tuple(f"worker-{n}" for n in numbers)
+
+
+def servers(*numbers: int) -> tuple[MemberId, ...]:
+    return tuple(f"server-{n}" for n in numbers)
+
+
+def roster(reliable: int, transient: int, rule: StageRule | str = "1") -> Roster:
+    tiers = view(reliable, transient, rule, SETTINGS.num_partitions)
+    found = decide(tiers)
+    assert found is not None
+    following = len(tiers.hosts) + 1
+    return Roster(found.workers, found.servers, following, following, tiers, found.owners)
+
+
+# ---- Fig. 4: two reliable machines, 1 and 2, and six transient ones, 3 to 8
+
+
+def test_fig_4a_stage_1_has_servers_on_reliable_containers_only() -> None:
+    found = decided(2, 6, rule="1")
+    assert found.stage is ONE and found.owners == found.servers == servers(1, 2) and not found.backups
+    assert found.workers == workers(*range(1, 9))
+
+
+def test_fig_4b_stage_2_has_active_servers_on_transient_and_backups_on_reliable_containers() -> None:
+    """On half of the transient containers, as §6.4 recommends; the figure has an ActivePS on each."""
+    found = decided(2, 6)
+    assert found.stage is TWO and found.owners == servers(3, 4, 5) and found.backups == servers(1, 2)
+    assert found.workers == workers(*range(1, 9))
+    assert found.reason == (
+        "2 reliable and 6 transient containers: beyond 1:1 the reliable ones cannot serve all workers"
+    )
+
+
+def test_fig_4c_stage_3_has_no_worker_on_a_reliable_container() -> None:
+    found = decided(2, 6, rule="3")
+    assert found.stage is THREE and found.owners == servers(3, 4, 5) and found.backups == servers(1, 2)
+    assert found.workers == workers(*range(3, 9))
+
+
+@pytest.mark.parametrize(
+    ("rule", "tiers"),
+    [
+        ("1", {1: "ParamServ", 2: "ParamServ", 3: "", 8: ""}),
+        ("2", {1: "BackupPS", 2: "BackupPS", 3: "ActivePS", 4: "ActivePS", 5: "ActivePS", 6: "", 8: ""}),
+        ("3", {1: "BackupPS", 2: "BackupPS", 3: "ActivePS", 4: "ActivePS", 5: "ActivePS", 6: "", 8: ""}),
+    ],
+)
+def test_table_1_names_the_function_of_each_server(rule: str, tiers: dict[int, str]) -> None:
+    hosting, members = Hosting({Tier.RELIABLE: 2, Tier.TRANSIENT: 6}, StageRule(rule), 64), Members()
+    hosting.request_first(members, 0.0)
+    found = decided(2, 6, rule=rule)
+    membership = _membership(1, -1, found.workers, found.servers, found.owners)
+    for number, expected in tiers.items():
+        tier = hosting.server_tier(f"server-{number}", membership, members)
+        assert (tier or "") == expected, number
+    assert hosting.is_exposed(membership.partitions.owners, members) == (rule != "1")
+    backups = [target.target for target in hosting.backups(membership, members)]
+    owners_or_backups = list(membership.partitions.owners) if rule == "1" else ["server-1", "server-2"] * 2
+    assert backups == owners_or_backups
+    assert {ServerTier(name) for name in tiers.values() if name} <= set(ServerTier)
+
+
+# ---- Fig. 5: containers join and are evicted
+
+
+def phase(before: Membership | None, tiers: TiersView) -> Membership:
+    """Return the membership that a plan makes of what the controller decides; splits are dealt evenly at first."""
+    found = decide(tiers)
+    assert found is not None
+    if before is None:
+        owners = spread_evenly(8, found.owners)
+        active = SplitTable.of(spread_evenly(40, found.workers))
+        return _membership(1, 0, found.workers, found.servers, owners, active)
+    stay_w = tuple(name for name in before.workers if name in found.workers)
+    stay_s = tuple(name for name in before.servers if name in found.servers)
+    coming = Team(
+        tuple(n for n in found.workers if n not in stay_w), tuple(n for n in found.servers if n not in stay_s)
+    )
+    going = Team(
+        tuple(n for n in before.workers if n not in stay_w), tuple(n for n in before.servers if n not in stay_s)
+    )
+    transfer = plan_transfer(before, coming, going, found.owners)
+    now_w, now_s = stay_w + coming.workers, stay_s + coming.servers
+    return _membership(before.version + 1, 0, now_w, now_s, transfer.partitions.owners, transfer.splits)
+
+
+def test_fig_5_phases() -> None:
+    """Machine n of the figure is container n + 1 here; 40 pieces of data are 40 splits.
+
+    Deviations: a newcomer loads the quarter on which it works, and not the half that it may get later; the donors keep
+    the copies, as EPS Fig. 8 has it.  The figure shows an ActivePS on each spot instance; here half of them have one.
+    """
+    stage_3 = view(1, 2, "3")
+    # Phase 1: an on-demand machine with a BackupPS, two spot instances with half of the data each.
+    first = phase(None, stage_3)
+    assert first.workers == workers(2, 3) and first.servers == servers(2, 1)
+    assert first.splits.active_on("worker-2") == tuple(range(20))
+    assert first.splits.active_on("worker-3") == tuple(range(20, 40))
+    assert set(first.partitions.owners) == {"server-2"}
+    # Phase 2: two more; each works on a quarter.
+    second = phase(first, replace(stage_3, hosts=hosts(1, 4)))
+    assert second.splits.counts(second.workers) == dict.fromkeys(workers(2, 3, 4, 5), 10)
+    assert second.splits.active_on("worker-2") == tuple(range(10))
+    assert second.splits.active_on("worker-3") == tuple(range(20, 30))
+    assert set(second.splits.active_on("worker-4")) | set(second.splits.active_on("worker-5")) == {
+        *range(10, 20), *range(30, 40)
+    }  # fmt: skip
+    assert second.splits.inactive_on("worker-2") == tuple(range(10, 20))
+    assert second.splits.inactive_on("worker-3") == tuple(range(30, 40))
+    assert set(second.partitions.owners) == {"server-2", "server-3"}
+    # Phase 3: the first two are evicted; those that joined have half of the data each, and keep what they had.
+    left = tuple(host for host in hosts(1, 4) if host.container not in ("c-2", "c-3"))
+    third = phase(second, replace(stage_3, hosts=left))
+    assert third.workers == workers(4, 5) and third.splits.counts(third.workers) == dict.fromkeys(third.workers, 20)
+    for name in third.workers:
+        assert set(second.splits.active_on(name)) < set(third.splits.active_on(name))
+    assert set(third.partitions.owners) == {"server-4"} and third.servers == servers(1, 4)
+    # Phase 4: two others join, and get a quarter each again.
+    joined = (*left, *(HostView(f"c-{n}", Tier.TRANSIENT, n, f"worker-{n}", f"server-{n}") for n in (6, 7)))
+    fourth = phase(third, replace(stage_3, hosts=joined))
+    assert fourth.splits.counts(fourth.workers) == dict.fromkeys(workers(4, 5, 6, 7), 10)
+    assert set(fourth.partitions.owners) == {"server-4", "server-5"}
+
+
+def test_fig_5_previous_owners_need_no_data_when_those_that_joined_go_again() -> None:
+    """Proteus §3.3: the previous owner of a worker's data takes ownership of it, and has it."""
+    first = phase(None, view(1, 2, "3"))
+    second = phase(first, view(1, 4, "3"))
+    transfer = plan_transfer(second, Team(), Team(workers(4, 5)))
+    assert not any(move.sends_bytes for move in transfer.split_moves)
+    assert transfer.splits.active == first.splits.active
+
+
+# ---- the rules
+
+
+@pytest.mark.parametrize(
+    ("reliable", "transient", "stage"),
+    [
+        (1, 0, ONE), (4, 0, ONE), (1, 1, ONE), (4, 4, ONE), (8, 3, ONE),
+        (1, 2, TWO), (4, 5, TWO), (1, 15, TWO), (4, 60, TWO),
+        (1, 16, THREE), (4, 61, THREE), (1, 63, THREE),
+    ],
+)  # fmt: skip
+def test_the_ratio_decides_on_the_stage(reliable: int, transient: int, stage: Stage) -> None:
+    """Proteus §6.4: stage 2 beyond 1:1, stage 3 beyond 15:1."""
+    for rule in ("ratio", "auto"):
+        found = decided(reliable, transient, rule=rule)
+        assert found.stage is stage
+        half = -(-transient // 2) if stage is not ONE else 0
+        assert len(found.owners) == (half or reliable) and len(found.backups) == (reliable if half else 0)
+        assert len(found.workers) == transient + (0 if stage is THREE else reliable)
+        assert f"{reliable} reliable and {transient} transient containers" in found.reason
+
+
+@pytest.mark.parametrize("rule", ["1", "2", "3"])
+@pytest.mark.parametrize("transient", [0, 1, 40])
+def test_a_number_fixes_the_stage_while_there_are_transient_containers(rule: str, transient: int) -> None:
+    assert decided(1, transient, rule=rule).stage is (Stage(int(rule)) if transient else ONE)
+
+
+def test_active_servers_are_on_the_longest_running_half() -> None:
+    found = view(1, 5, "2")
+    shuffled = tuple(found.hosts[n] for n in (4, 0, 2, 5, 1, 3))
+    decision = decide(replace(found, hosts=shuffled))
+    assert decision is not None and decision.owners == servers(2, 3, 4)
+    # The oldest has gone: the next one takes its place.
+    decision = decide(replace(found, hosts=tuple(host for host in shuffled if host.container != "c-2")))
+    assert decision is not None and decision.owners == servers(3, 4)
+
+
+def test_active_servers_are_at_most_as_many_as_partitions() -> None:
+    assert decided(1, 40, rule="2", partitions=8).owners == servers(*range(2, 10))
+
+
+def test_a_server_that_has_not_registered_again_is_skipped() -> None:
+    found = view(1, 4, "2")
+    without = (found.hosts[0], replace(found.hosts[1], server=None), *found.hosts[2:])
+    decision = decide(replace(found, hosts=without))
+    assert decision is not None and decision.owners == servers(3, 4) and decision.workers == workers(1, 2, 3, 4, 5)
+    none_has_one = (found.hosts[0], *(replace(host, server=None) for host in found.hosts[1:]))
+    decision = decide(replace(found, hosts=none_has_one))
+    assert decision is not None and decision.stage is ONE and decision.owners == servers(1)
 
 
 def test_without_a_reliable_container_there_is_nothing_to_decide() -> None:
-    assert decide(hosts(0, 3)) is None and decide(()) is None
-    assert decide([HostView("c-1", Tier.RELIABLE, 1, None, "server-1")]) is None
+    assert decide(view(0, 3)) is None and decide(view(0, 0)) is None
+    alone = HostView("c-1", Tier.RELIABLE, 1, None, "server-1")
+    assert decide(replace(view(1, 0), hosts=(alone,))) is None
+    # In stage 3 nobody would work.
+    idle = tuple(replace(host, worker=None) if host.tier is Tier.TRANSIENT else host for host in hosts(1, 2))
+    assert decide(replace(view(1, 2, "3"), hosts=idle)) is None
+
+
+@pytest.mark.parametrize(
+    ("transient", "stage", "measured", "left_s", "expected"),
+    [
+        # Nothing measured yet: the ratio.
+        (2, ONE, {}, 1000.0, TWO),
+        # Near a threshold the stage on the other side is tried once, if that is worth it.
+        (2, TWO, {TWO: 0.1}, 1000.0, ONE),
+        (2, TWO, {TWO: 0.1}, WORTH_S - 1, TWO),
+        (2, ONE, {ONE: 0.12, TWO: 0.1}, 1000.0, TWO),
+        (2, ONE, {ONE: 0.09, TWO: 0.1}, 1000.0, ONE),
+        # Within the margin the job stays where it is.
+        (2, ONE, {ONE: 0.1 * (1 + MARGIN / 2), TWO: 0.1}, 1000.0, ONE),
+        (2, TWO, {ONE: 0.1, TWO: 0.1 * (1 + MARGIN / 2)}, 1000.0, TWO),
+        (2, TWO, {ONE: 0.1, TWO: 0.1 * (1 + MARGIN * 2)}, 1000.0, ONE),
+        # Far from the threshold it is not.
+        (63, THREE, {THREE: 0.1}, 1000.0, THREE),
+        (20, THREE, {THREE: 0.1}, 1000.0, TWO),
+    ],
+)
+def test_auto_compares_the_stages_on_both_sides_of_a_threshold(
+    transient: int, stage: Stage, measured: dict[Stage, float], left_s: float, expected: Stage
+) -> None:
+    found = decided(1, transient, rule="auto", stage=stage, measured=measured, left_s=left_s)
+    assert found.stage is expected, found.reason
+    # The ratio alone does not look at measurements.
+    by_ratio = decided(1, transient, rule="ratio", stage=stage, measured=measured, left_s=left_s)
+    assert by_ratio.stage is decided(1, transient).stage
+
+
+# ---- changes of the number of containers
 
 
 def test_added_containers_get_the_next_numbers() -> None:
     change = Change(Operation.TIERS, 3, containers=((Tier.RELIABLE, 1), (Tier.TRANSIENT, 2)))
     after, coming, going = resolve(roster(1, 1), change, SETTINGS)
-    assert coming == Team(("worker-3", "worker-4", "worker-5"), ("server-3",)) and not going.members
+    assert coming == Team(workers(3, 4, 5), servers(3)) and not going.members
     assert (after.next_worker, after.next_server) == (6, 6)
-    assert after.hosts is not None and [host.container for host in after.hosts] == ["c-1", "c-2", "", "", ""]
+    assert after.tiers is not None and [host.container for host in after.tiers.hosts] == ["c-1", "c-2", "", "", ""]
+
+
+def test_a_change_may_be_one_of_the_stage() -> None:
+    more = Change(Operation.TIERS, 3, containers=((Tier.TRANSIENT, 3),))
+    after, coming, going = resolve(roster(1, 1, "ratio"), more, SETTINGS)
+    assert after.owners == servers(2, 3) and after.servers == servers(1, 2, 3)
+    assert coming == Team(workers(3, 4, 5), servers(2, 3)) and not going.members
+    fewer = Change(Operation.TIERS, 3, containers=((Tier.TRANSIENT, -3),))
+    after, coming, going = resolve(replace(after, tiers=view(1, 4)), fewer, SETTINGS)
+    assert after.owners == servers(1) and going == Team(workers(3, 4, 5), servers(2, 3)) and not coming.members
 
 
 def test_the_youngest_containers_leave_first() -> None:
     change = Change(Operation.TIERS, 2, containers=((Tier.TRANSIENT, -2),))
     after, coming, going = resolve(roster(1, 3), change, SETTINGS)
-    assert not coming.members and going == Team(("worker-3", "worker-4"))
-    assert after.hosts == hosts(1, 1)
+    assert not coming.members and going == Team(workers(3, 4))
+    assert after.tiers is not None and after.tiers.hosts == hosts(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -79,26 +324,78 @@ def test_a_job_has_tiers_or_it_does_not() -> None:
 
 
 def test_resized_keeps_the_containers_that_stay() -> None:
-    assert resized(hosts(2, 3), ((Tier.RELIABLE, -1), (Tier.TRANSIENT, -3)), 6, 6) == hosts(1, 0)
+    before = view(2, 3, measured={TWO: 0.1})
+    after = resized(before, ((Tier.RELIABLE, -1), (Tier.TRANSIENT, -3)), 6, 6)
+    # What was measured holds for the earlier number of containers.
+    assert after.hosts == hosts(1, 0) and not after.measured
+    assert resized(before, (), 6, 6) == before
 
 
-def test_stages_are_recorded_when_the_number_of_containers_changes() -> None:
-    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 1})
+def _membership(
+    version: int,
+    from_clock: int,
+    members: tuple[MemberId, ...],
+    servers: tuple[MemberId, ...],
+    owners: tuple[MemberId, ...],
+    active: SplitTable | None = None,
+) -> Membership:
+    table = PartitionTable(owners if active is not None else spread_evenly(4, owners))
+    splits = active or SplitTable.of(spread_evenly(12, members))
+    addresses = {name: Address(name, 1) for name in (*members, *servers)}
+    return Membership(version, from_clock, members, servers, table, splits, addresses)
+
+
+def test_stages_are_recorded_when_stage_or_number_of_containers_change() -> None:
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.RATIO, 4)
     hosting.request_first(members, 0.0)
-
-    def membership(version: int, from_clock: int, workers: tuple[str, ...]) -> Membership:
-        owners, active = PartitionTable(("server-1",) * 4), SplitTable.of(("worker-1",) * 12)
-        names = (*workers, "server-1")
-        addresses = {name: Address(name, 1) for name in names}
-        return Membership(version, from_clock, workers, ("server-1",), owners, active, addresses)
-
+    one, all_of_them = servers(1), workers(1, 2, 3)
     for found in (
-        membership(1, -1, ("worker-1", "worker-2")),
-        membership(2, 5, ("worker-1", "worker-2")),
-        membership(3, 9, ("worker-1",)),
+        _membership(1, -1, all_of_them, one, one),
+        _membership(2, 5, all_of_them, one, one),
+        _membership(3, 9, all_of_them, servers(1, 2), servers(2)),
+        _membership(4, 12, workers(2, 3), servers(1, 2), servers(2)),
+        _membership(5, 20, workers(1, 2), servers(1, 2), servers(2)),
+        _membership(6, 30, workers(1), one, one),
     ):
         hosting.note(found, members)
     assert hosting.stages == [
-        StageEntry(-1, Stage.PARAM_SERVS, 1, 1),
-        StageEntry(9, Stage.PARAM_SERVS, 1, 0),
+        StageEntry(-1, ONE, 1, 2),
+        StageEntry(9, TWO, 1, 2),
+        StageEntry(12, THREE, 1, 2),
+        StageEntry(20, TWO, 1, 1),
+        StageEntry(30, ONE, 1, 0),
     ]
+
+
+def test_a_stage_is_measured_once_it_has_settled_and_forgotten_with_the_number_of_containers() -> None:
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.AUTO, 4)
+    hosting.request_first(members, 0.0)
+    hosting.note(_membership(1, 0, workers(1, 2, 3), servers(1), servers(1)), members)
+    times = [0.1 * clock for clock in range(40)]
+    hosting.measure(times[:15], 100)
+    assert not hosting.view(members, (), None).measured
+    hosting.measure(times, 100)
+    found = hosting.view(members, (), None)
+    assert found.measured == {ONE: pytest.approx(0.1)} and found.left_s == pytest.approx(6.0)
+    hosting.note(_membership(2, 40, workers(1, 2, 3), servers(1, 2), servers(2)), members)
+    assert hosting.view(members, (), None).measured == found.measured
+    hosting.note(_membership(3, 50, workers(1, 2), servers(1, 2), servers(2)), members)
+    assert not hosting.view(members, (), None).measured
+
+
+def test_a_spare_worker_for_a_recovery_is_preferably_one_that_stays_and_on_a_reliable_container() -> None:
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.STAGE_3, 4)
+    hosting.request_first(members, 0.0)
+    found = view(1, 2)
+    assert hosting.spare(members, found, Role.WORKER, ()) is None, "none has registered"
+    for number, member in enumerate(members.by_name.values(), 1):
+        member.address = Address("m", number)
+    for leaving, role, expected in (
+        ((), Role.WORKER, "worker-1"),
+        (("worker-1",), Role.WORKER, "worker-2"),
+        (workers(1, 2, 3), Role.WORKER, "worker-1"),
+        ((), Role.SERVER, "server-1"),
+        (("server-1",), Role.SERVER, "server-1"),
+    ):
+        spare = hosting.spare(members, found, role, leaving)
+        assert spare is not None and spare.name == expected

@@ -269,7 +269,7 @@ class SimJob:
                     self._named[name] = seat
                     self._tell(seat, lambda p, n=name: p.on_name(n))
                 case e.Send(to, order):
-                    self._tell(self._named.get(to, ""), lambda p, n=to, o=order: p.receive(o) if p.name == n else None)
+                    self._tell(self._named.get(to, ""), lambda p, n=to, o=order: p.receive(o) if n in p.names else None)
                 case e.Answer(request_id):
                     self.answers[request_id] = command
                 case e.StartExport(number):

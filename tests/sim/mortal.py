@@ -68,6 +68,10 @@ class MortalJob(SimJob):
         """Log it; then let the master take it in, or die with it."""
         self._record(event)
         if isinstance(event, e.MemberRegistered):
+            last = self._registered.get(event.seat)
+            if last is not None and last.address != event.address:
+                # The process of a host has begun another member, which has heard nothing.
+                self._heard.pop(event.seat, None)
             self._registered[event.seat] = event
         dies = self.counted["master died"] < MOST_DEATHS and self.chance(self._deaths)
         if dies and self._lossy:
@@ -121,7 +125,8 @@ class MortalJob(SimJob):
                 self.net.after(self.share() * FIND_S, lambda r=again: self._register_again(r))
 
     def _register_again(self, registered: e.MemberRegistered) -> None:
-        if self.processes[registered.seat].alive:
+        process = self.processes[registered.seat]
+        if process.alive and process.address == registered.address:
             self.on_event(registered)
 
     def _tell(self, seat: str, act: Callable[[SimProcess], None]) -> None:

@@ -27,6 +27,8 @@ class SimProcess:
         self.seat = seat
         self.address = address
         self.name: MemberId = ""
+        #: All names that it was told; it keeps the first, and takes orders for each.
+        self.names: set[MemberId] = set()
         self.alive = True
         self.start()
 
@@ -37,6 +39,7 @@ class SimProcess:
         raise NotImplementedError
 
     def on_name(self, name: MemberId) -> None:
+        self.names.add(name)
         if self.alive and not self.name:
             self.name = name
             self.on_named()

@@ -192,6 +192,15 @@ class SimServer(SimProcess):
 
         self.net.after(self.job.share() * 0.1, leaves)
 
+    def check_copy(self, partition: int, clock: int) -> None:
+        """Assert that what is kept for a cut is what the oracle has at its clock."""
+        kept = self.kept[partition, clock]
+        assert min(kept.ledger) >= clock
+        if self.job.settings.bsp:
+            expected = oracle(replace(self.job.settings, iterations=clock))[partition]
+            assert kept.value == expected, f"partition {partition} differs from the oracle at clock {clock}"
+            assert set(kept.ledger) == {clock}
+
     def send_cut(self, address: Address, body: Cut, done: Callable[[], None], failed: Callable[[], None]) -> None:
         """Send a copy; calls one of the functions."""
         raise NotImplementedError
@@ -240,6 +249,7 @@ class SimServer(SimProcess):
             case s.CreatePartition(partition, int(cut)):
                 assert partition not in self.stores
                 kept = self.kept[partition, cut]
+                self.check_copy(partition, cut)
                 self.stores[partition] = Store(kept.value, list(kept.ledger))
             case s.CreatePartition(partition):
                 assert partition not in self.stores
@@ -298,9 +308,7 @@ class SimServer(SimProcess):
             case s.TakeCut(_, partition, clock, counters):
                 store = self.stores[partition]
                 self.kept[partition, clock] = Store(store.value, list(counters.next_clock))
-                if self.job.settings.bsp:
-                    expected = oracle(replace(self.job.settings, iterations=clock))[partition]
-                    assert store.value == expected, f"partition {partition} differs from the oracle at clock {clock}"
+                self.check_copy(partition, clock)
                 self._send_cut(command)
             case s.SkipCut(cut_id, partition, why):
                 self._say(cut_id, m.CutFailed(self.name, cut_id, partition, why))

@@ -5,8 +5,14 @@ Source: Proteus §3.2 and §3.3.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,12 +20,21 @@ from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.tiers import Stage, StageRule
-from eps.core.types import Role, Tier
+from eps.core.types import UNBOUNDED, CoreSettings, Role, Tier
 from tests.fakes.network import RELIABLE, Faults
 from tests.sim.evicting import EvictingJob
 from tests.sim.faithful import Breaks
 from tests.sim.job import SimJob
 from tests.sim.random_jobs import random_settings, schedule_crashes
+from tests.sim.tiered import (
+    CheckpointedTieredJob,
+    MortalTieredJob,
+    TieredJob,
+    eager_controller,
+    schedule_failures,
+    schedule_sizes,
+)
+from tests.tiers import until_met
 
 #: A job that goes back several times, with slow messages, takes long.
 LIMIT_S = 900.0
@@ -70,6 +85,48 @@ def check_stage(job: SimJob) -> None:
                 assert stage is not Stage.NO_RELIABLE_WORKERS or host.tier is Tier.TRANSIENT
 
 
+def failing_job(
+    seed: int,
+    kind: str = "plain",
+    directory: Path | None = None,
+    rules: Sequence[str] = ("2", "2", "3", "ratio", "auto"),
+) -> TieredJob:
+    """Return a random job that is long enough for cuts, and fails in most cases while it has one.
+
+    ``kind`` is "plain", "checkpointed" or "mortal".
+    """
+    random = Random(seed + 4)
+    settings = replace(
+        random_settings(random, seed),
+        num_splits=12,
+        num_partitions=random.choice((3, 8)),
+        iterations=random.choice((40, 60, 80)),
+        followers=int(random.random() < 0.2),
+    )
+    tiers = {Tier.RELIABLE: random.choice((1, 1, 2)), Tier.TRANSIENT: random.choice((2, 3, 4, 6))}
+    details: dict[str, Any] = {
+        "tiers": tiers,
+        "stage_rule": StageRule(random.choice(rules)),
+        "faults": Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))),
+        "iteration_s": random.choice((0.05, 0.1)),
+        "breaks": Breaks(*random.choice(((0.0, 0.0), (0.0, 0.0), (0.01, 0.02)))),
+        "warnings": random.choice((0.0, 0.0, 0.0, 0.3)),
+        "fails": random.choice((0.0, 0.02, 0.1)),
+        "fails_after_cut": random.choice((0.4, 0.8)),
+        "reliable": random.choice((0.0, 0.0, 0.3)),
+    }
+    count = sum(tiers.values())
+    makes: Callable[..., TieredJob] = TieredJob
+    if kind == "checkpointed":
+        makes = partial(CheckpointedTieredJob, every=random.choice((3, 10)))
+    elif kind == "mortal":
+        makes = partial(MortalTieredJob, directory=directory, deaths=0.01, lossy=seed % 2 == 0)
+    job = makes(seed, settings, count, min(count, settings.num_partitions), **details)
+    schedule_sizes(random, job)
+    schedule_failures(random, job)
+    return job
+
+
 @pytest.mark.parametrize("faithful", [True, False], ids=["faithful", "hostile"])
 def test_containers_come_and_go(crash_seed: int, faithful: bool) -> None:
     job = tiered_job(crash_seed, faithful=faithful, followers=crash_seed % 2)
@@ -93,6 +150,47 @@ def test_containers_crash(crash_seed: int) -> None:
     schedule_crashes(random, job)
     job.run(LIMIT_S)
     job.check_finished()
+
+
+@pytest.mark.parametrize("kind", ["plain", "checkpointed", "mortal"])
+def test_transient_containers_fail_at_once(eviction_seed: int, kind: str, tmp_path: Path) -> None:
+    """One, some or all, in every stage, during changes of the stage and during rollbacks."""
+    with eager_controller():
+        job = failing_job(eviction_seed, kind, tmp_path / "log")
+        job.run(LIMIT_S)
+    job.check_finished()
+
+
+def test_most_of_these_jobs_roll_back_to_a_cut() -> None:
+    """Otherwise the test above would prove less than it says."""
+    met: Counter[str] = Counter()
+    for seed in islice(until_met(), 12):
+        with eager_controller():
+            job = failing_job(seed, rules=("2", "3"))
+            job.run(LIMIT_S)
+        job.check_finished()
+        met.update(kind for kind in job.counted if kind.startswith("to "))
+    assert met["to a cut"] >= 4, met
+
+
+@pytest.mark.parametrize("staleness", [0, 2, UNBOUNDED])
+@pytest.mark.parametrize("fails", [0.0, 0.3], ids=["calm", "failing"])
+def test_every_transition_between_two_stages_keeps_the_model(eviction_seed: int, staleness: int, fails: float) -> None:
+    """With one reliable container: stage 1 with one transient one, stage 2 with two, stage 3 with more."""
+    settings = CoreSettings(12, 3, 90, staleness=staleness, reproducible=not staleness)
+    with eager_controller():
+        job = TieredJob(
+            eviction_seed, settings, 2, 2,
+            tiers={Tier.RELIABLE: 1, Tier.TRANSIENT: 1}, stage_rule=StageRule.RATIO, faults=RELIABLE, breaks=Breaks(),
+            iteration_s=0.05, warnings=0.0, fails_after_cut=fails,
+        )  # fmt: skip
+        for number, count in enumerate((1, 1, -1, -1, 3, -3)):
+            change = Change(Operation.TIERS, abs(count), containers=((Tier.TRANSIENT, count),))
+            job.at(1.0 + number / 100, lambda c=change, n=number: job.ask(f"request-{n}", c))
+        job.run(LIMIT_S)
+    job.check_finished()
+    every = {(one, other) for one in Stage for other in Stage if one is not other}
+    assert fails or job.transitions == every, job.transitions
 
 
 def test_the_members_of_a_container_are_those_of_the_tier() -> None:
