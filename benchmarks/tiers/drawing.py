@@ -22,6 +22,7 @@ PAPER = {
     "63:1 stage 2": "2",
     "63:1 stage 3": "1.0",
 }
+SCALING = "Fig. 15: more hosts"
 FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Fig. 11: servers on reliable hosts only (stage 1)",
@@ -37,7 +38,7 @@ FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Fig. 14: as many reliable as transient hosts", ("1:1 stage 2", "1:1 stage 3")),
     ("The controller's choice", tuple(f"{n}:1 auto" for n in (1, 3, 7, 15, 63))),
-    ("Fig. 15: more hosts", ("4 hosts", "8 hosts", "15:1 stage 3")),
+    (SCALING, ("4 hosts", "8 hosts", "16 hosts")),
     ("Copies for BackupPSs", ("7:1 stage 2", "7:1 stage 2, no cuts")),
 )
 
@@ -75,7 +76,9 @@ def _bars(title: str, cases: Mapping[str, Any], top: float) -> tuple[float, list
         width = LONGEST * time_s["median"] / longest
         low, high = (LEFT + LONGEST * time_s[key] / longest for key in ("min", "max"))
         words = f"{time_s['median']:.2f} s"
-        if name != "all-reliable" and "over_all" in case:
+        if title == SCALING:
+            words += _of_ideal(name, cases)
+        elif name != "all-reliable" and "over_all" in case:
             words += f", {case['over_all']['median']:.2f} of all-reliable"
         if name.endswith("auto"):
             words += f" (stage {case['runs'][-1]['stage']})"
@@ -89,6 +92,18 @@ def _bars(title: str, cases: Mapping[str, Any], top: float) -> tuple[float, list
         ]
         top += ROW
     return top + GAP, parts
+
+
+def _of_ideal(name: str, cases: Mapping[str, Any]) -> str:
+    """Return the speed of a job on some hosts, as a share of that of fewer hosts times their ratio."""
+    first = min(cases, key=_hosts_of)
+    times = [cases[each]["iteration_s"]["median"] for each in (first, name)]
+    ideal = times[0] * _hosts_of(first) / _hosts_of(name) / times[1]
+    return "" if name == first else f", {ideal:.2f} of ideal"
+
+
+def _hosts_of(name: str) -> int:
+    return int(name.split()[0])
 
 
 def _color(name: str) -> str:

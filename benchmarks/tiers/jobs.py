@@ -33,7 +33,7 @@ PARTITIONS = 48
 #: Iterations before the speed is steady.
 SETTLING = 2
 #: Iterations that are measured, and iterations in a stage after which a controller that chooses tries no other.
-MEASURED, CHOOSING = 5, SETTLING_CLOCKS + MEASURED_CLOCKS + 4
+MEASURED, CHOOSING = 5, SETTLING_CLOCKS + MEASURED_CLOCKS + 2
 #: Rate of the links until a fixed stage is reached.
 FAST_MBIT = 1000.0
 JOB_TIMEOUT_S = 300.0

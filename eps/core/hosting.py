@@ -62,8 +62,8 @@ class Hosting:
         self.reliable = first[Tier.RELIABLE]
         #: An entry whenever the stage or the number of containers changes.
         self.stages: list[StageEntry] = []
-        #: The reason for the latest decision.
-        self.reason = ""
+        #: The stage of the latest decision, and its reason.
+        self.decided, self.reason = Stage.PARAM_SERVS, ""
         #: Stage -> its iteration time, with the current numbers of containers.
         self._measured: dict[Stage, float] = {}
         self._left_s = 0.0
@@ -133,7 +133,7 @@ class Hosting:
         decision = decide(replace(found, rule=StageRule.STAGE_1))
         if decision is None or any(member.address is None for member in members.by_name.values()):
             return None
-        self.reason = decision.reason
+        self.reason = "a job starts in stage 1"
         # So a split that is lost with a transient container has an earlier owner (Proteus §3.3).
         keepers = self.safe(decision.workers, members)
         return members.first_membership(settings, {*decision.workers, *decision.servers}, keepers)
@@ -170,7 +170,7 @@ class Hosting:
             return None
         same = set(found.workers) == set(membership.workers) and set(found.servers) == set(membership.servers)
         same = same and set(found.owners) == set(membership.partitions.owners)
-        self.reason = found.reason
+        self.decided, self.reason = found.stage, found.reason
         return None if same else found
 
     # ---- ActivePSs and BackupPSs

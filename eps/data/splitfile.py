@@ -60,15 +60,15 @@ class SplitData:
         """Number of test rows."""
         return int(self.test_X.shape[0])
 
-    def rows(self, start: int, stop: int) -> SplitData:
-        """Return training rows [start, stop) without test rows, localised to their own features."""
-        X, y = self.X[start:stop], self.y[start:stop]
+    def rows(self, chosen: slice | Int64Array) -> SplitData:
+        """Return some training rows, without test rows, localised to their own features."""
+        X, y = self.X[chosen], self.y[chosen]
         test_X, test_y = self.test_X[:0], self.test_y[:0]
         if self.features is None:
             return SplitData(X, y, self.num_features, None, test_X, test_y)
         columns = distinct(X.indices)
         local = np.searchsorted(columns, X.indices).astype(X.indices.dtype)
-        X = csr_float32(X.data, local, X.indptr, (stop - start, columns.size))
+        X = csr_float32(X.data, local, X.indptr, (X.shape[0], columns.size))
         test_X = csr_float32(test_X.data, test_X.indices, test_X.indptr, (0, columns.size))
         return SplitData(X, y, self.num_features, self.features[columns], test_X, test_y)
 

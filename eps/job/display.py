@@ -170,7 +170,8 @@ class ChangeNews:
         if stage in (0, self._stage):
             return []
         self._stage = stage
-        return [f"{status['name']}: stage {stage} from clock {tiers['stages'][-1]['clock']}: {tiers['reason']}"]
+        since = f"from clock {max(0, tiers['stages'][-1]['clock'])}"
+        return [f"{status['name']}: stage {stage} {since}: {tiers['reason']}"]
 
     def went_back(self, status: Status) -> list[str]:
         """Return a line for each new rollback to a checkpoint or to the seed, with its reason."""

@@ -296,7 +296,9 @@ class Master:
                 case e.ReleaseContainer(container_id):
                     self._containers.release(container_id)
                 case e.KillContainer(container_id):
-                    self._containers.kill(container_id, "other members cannot connect to it")
+                    # One that the job still uses fails on request: as if it crashed.
+                    fails = container_id in self._job.state.members.containers
+                    self._containers.kill(container_id, "" if fails else "other members cannot connect to it")
                 case e.Name(seat, name):
                     membership = self._job.state.membership
                     servers = () if membership is None else [membership.addresses[s] for s in membership.servers]

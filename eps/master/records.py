@@ -289,6 +289,8 @@ def tiers_entry(state: Job) -> dict[str, Any]:
         return {}
     hosting, cuts, membership = state.hosting, state.cuts, state.membership
     stages = [dataclasses.asdict(entry) for entry in hosting.stages]
+    stage = stages[-1]["stage"] if stages else None
+    ahead = "" if hosting.decided == stage else f"stage {hosting.decided} is next: "
     clocks_lost = sum(max(0, back.clock - max(0, back.to)) for back in state.recovery.goings_back)
     consistent = completed = max(0, min(state.progress.completed, state.settings.iterations))
     exposed = membership is not None and hosting.is_exposed(membership.partitions.owners, state.members)
@@ -297,8 +299,8 @@ def tiers_entry(state: Job) -> dict[str, Any]:
     return {
         "tiers": {
             "rule": str(hosting.rule),
-            "stage": stages[-1]["stage"] if stages else None,
-            "reason": hosting.reason,
+            "stage": stage,
+            "reason": ahead + hosting.reason,
             "stages": stages,
             # In stage 1 nothing that is complete can be lost with a transient container.
             "consistent_clock": consistent,

@@ -90,9 +90,10 @@ class Containers:
         self._sessions.dismiss(container_id, "the job no longer uses this process")
         self._resources.release(container_id)
 
-    def kill(self, container_id: str, why: str) -> None:
-        """Kill a container; send its process the reason if it has a session."""
-        self._sessions.dismiss(container_id, f"declared lost: {why}")
+    def kill(self, container_id: str, why: str = "") -> None:
+        """Kill a container; order its process to exit for the reason ``why``, if there is one."""
+        if why:
+            self._sessions.dismiss(container_id, f"declared lost: {why}")
         self._resources.kill(container_id)
 
     def kill_silent(self, timeout_s: float) -> None:

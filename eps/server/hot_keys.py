@@ -102,9 +102,13 @@ class Table:
             if self.keys is None:
                 found = keys - self._start
             else:
+                if len(keys):
+                    if not len(self) or keys[-1] > self.keys[-1]:
+                        return False, None
+                    # The keys of another batch are often told apart by the first.
+                    if self.keys[np.searchsorted(self.keys, keys[0])] != keys[0]:
+                        return False, None
                 found = np.searchsorted(self.keys, keys)
-                if len(keys) and (not len(self) or keys[-1] > self.keys[-1]):
-                    return False, None
                 if not np.array_equal(self.keys[found], keys):
                     return False, None
             if self._size <= _UINT32_KEYS:
@@ -352,6 +356,11 @@ class HotKeys:
         assert source is not None
         if keys is not None and table.places is None and not table.knows(keyset):
             kernels.take(source, keys, self._start, out)
+            return out
+        if keys is not None and self.last is None and not previous and not table.knows(keyset):
+            # The keys of a batch: few are in the table of the batch before.
+            self.write_back()
+            kernels.take(self.values, keys, self._start, out)
             return out
         known, positions = table.find(keyset, keys)
         if known and positions is None:

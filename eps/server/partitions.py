@@ -24,16 +24,28 @@ from eps.storage.jobdir import JobDir
 
 #: Bytes of key sets that a server caches; a worker resends an evicted set.
 MOST_KEYSET_BYTES = 512 << 20
+#: A key set is evicted if no worker used it for this many clocks: those of drawn batches are used at one clock.
+KEYSET_CLOCKS = 16
 #: Bytes of a row.  A partition's version keeps the memory of its whole row alive.
 ROW_BYTES = 4 << 20
 
 
 class KeySets:
-    """Key sets by partition and digest.  Not thread-safe; the server's lock guards it."""
+    """Key sets by partition and digest.  Not thread-safe; the server's lock guards it.
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
+    Parameters
+    ----------
+    keep_clocks : int
+        Clocks without use after which a set is evicted.
+    """
+
+    def __init__(self, keep_clocks: int = KEYSET_CLOCKS) -> None:
+        #: Each with the clock of its last use; the least recently used first.
+        self._known: OrderedDict[tuple[int, bytes], tuple[np.ndarray, int]] = OrderedDict()
         self._size_bytes = 0
+        self._keep_clocks = keep_clocks
+        #: The latest clock of a part.
+        self._clock = 0
 
     def fill_in(self, part: PushPart | PullPart) -> bool:
         """Add the keys of its key set to a part; return False if the set is unknown.
@@ -47,34 +59,39 @@ class KeySets:
             raise ProtocolError(f"a part of partition {part.partition} has keys but no digest of them")
         if not part.keyset:
             return True
+        self._clock = max(self._clock, part.clock if isinstance(part, PushPart) else part.min_clock)
         name = part.partition, part.keyset
         if name not in self._known:
             if part.keys is None:
                 return False
             self.register(*name, part.keys)
+        part.keys = self._known[name][0]
+        self._known[name] = part.keys, self._clock
         self._known.move_to_end(name)
-        part.keys = self._known[name]
         return True
 
     def register(self, partition: int, digest: bytes, keys: np.ndarray) -> None:
-        """Cache a key set; evict the least recently used if there are too many."""
+        """Cache a key set; evict those without use for long, and the least recently used if there are too many."""
         if (partition, digest) in self._known:
             return
         # Copied, because the received array keeps its whole message in memory.
-        self._known[partition, digest] = keys.copy()
+        self._known[partition, digest] = keys.copy(), self._clock
         self._size_bytes += keys.nbytes
-        while self._size_bytes > MOST_KEYSET_BYTES and len(self._known) > 1:
-            _, forgotten = self._known.popitem(last=False)
+        while len(self._known) > 1:
+            oldest, (forgotten, used) = next(iter(self._known.items()))
+            if self._size_bytes <= MOST_KEYSET_BYTES and used >= self._clock - self._keep_clocks:
+                break
+            del self._known[oldest]
             self._size_bytes -= forgotten.nbytes
 
     def of(self, partition: int) -> dict[bytes, np.ndarray]:
         """Return the key sets of a partition, by digest."""
-        return {digest: keys for (owner, digest), keys in self._known.items() if owner == partition}
+        return {digest: keys for (owner, digest), (keys, _) in self._known.items() if owner == partition}
 
     def forget(self, partition: int) -> None:
         """Forget the key sets of a partition."""
         for name in [name for name in self._known if name[0] == partition]:
-            self._size_bytes -= self._known.pop(name).nbytes
+            self._size_bytes -= self._known.pop(name)[0].nbytes
 
 
 class _Row:
@@ -235,7 +252,8 @@ class Partitions:
         self._runtime = runtime
         self._van = van
         self.stores: dict[int, PartitionStore] = {}
-        self.keysets = KeySets()
+        # Each part of the splits has its own key set, which comes again after a clock of each part.
+        self.keysets = KeySets(KEYSET_CLOCKS + runtime.model.parts)
         #: Partitions restored from a checkpoint that are not in use yet.
         self._restored: dict[int, PartitionStore] = {}
         self._rows = Rows(runtime.ranges, self.stores, self.empty)

@@ -221,8 +221,12 @@ class JobSpec(Table, frozen=True):
 
     def evaluate_at(self, clock: int) -> bool:
         """Return whether the test data is evaluated at the parameters of ``clock``."""
-        every = self.training.eval_every or max(1, self.iterations // 100)
-        return clock >= 0 and (clock % every == 0 or clock == self.iterations)
+        return clock >= 0 and (clock % self.evaluation_clocks == 0 or clock == self.iterations)
+
+    @property
+    def evaluation_clocks(self) -> int:
+        """Clocks from one evaluation of the test data to the next."""
+        return self.training.eval_every or max(1, self.iterations // 100)
 
     def values(self) -> dict[str, Any]:
         """Return the value of each setting, by the names of :data:`SETTINGS`."""

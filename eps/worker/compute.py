@@ -33,6 +33,13 @@ logger = logging.getLogger(__name__)
 
 #: Most parameters that are used in lent memory, in bytes: the server cannot reuse that memory meanwhile.
 MOST_LENT_BYTES = 16 << 20
+#: A clock takes only the keys of its batch if those are surely below this share of the split's keys.  Their list is
+#: sent at every clock, 8 bytes for each key, while that of a split is sent once.
+SMALL_BATCH = 0.25
+#: A split with fewer keys is sent as a whole: listing the keys of its batches would take longer.
+MANY_KEYS = 1 << 15
+#: With more frequent evaluations, which need all keys, servers would spend more time on the change between key sets.
+SELDOM_CLOCKS = 8
 
 
 class ActiveSet:
@@ -43,20 +50,20 @@ class ActiveSet:
     runtime : Runtime
     splits : mapping
         Split id -> its data, for all splits that the worker computes.
-    part : int or None
-        Number of the part of each split to take, of ``Model.parts``; None takes all rows.
+    samples : mapping, optional
+        Split id -> [start, stop) of its samples among those of all splits, if the data is a part of the split.
     """
 
-    def __init__(self, runtime: Runtime, splits: Mapping[int, SplitData], part: int | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, splits: Mapping[int, SplitData], samples: Mapping[int, tuple[int, int]] | None = None
+    ) -> None:
         self._runtime = runtime
         self.splits = dict(sorted(splits.items()))
-        #: Split -> [start, stop) of its samples among those of all splits.
-        self.samples = {split: runtime.samples_of(split) for split in self.splits}
+        self.samples = {split: runtime.samples_of(split) for split in self.splits} if samples is None else samples
         #: Number of a part -> that part of each split.
         self._parts: dict[int, ActiveSet] = {}
-        if part is not None:
-            for split in self.splits:
-                self._take_part(split, part)
+        #: The latest clock with a batch of its own, and that batch.
+        self._batch: tuple[int, ActiveSet] | None = None
         space = runtime.key_space
         #: Global keys, ascending, int64; None means every key of the model.
         self.keys: np.ndarray | None = None
@@ -80,25 +87,59 @@ class ActiveSet:
         kernels.use_for(space.num_keys)
 
     def at(self, clock: int) -> ActiveSet:
-        """Return what a clock uses: all rows of the splits, or a part of each."""
-        num_parts = self._runtime.model.parts
+        """Return the rows whose keys a clock needs: all of the splits, a part of each, or the batch."""
+        runtime = self._runtime
         # The final parameters are measured over all rows.
-        if num_parts == 1 or clock >= self._runtime.settings.iterations:
+        if clock >= runtime.settings.iterations:
             return self
-        part = max(0, clock) % num_parts
-        if part not in self._parts:
-            self._parts[part] = ActiveSet(self._runtime, self.splits, part)
-        return self._parts[part]
+        clock = max(0, clock)
+        if runtime.model.parts > 1:
+            part = clock % runtime.model.parts
+            if part not in self._parts:
+                self._parts[part] = self._part(part)
+            return self._parts[part]
+        if not self._small_batches or (runtime.shape.test_rows and runtime.spec.evaluate_at(clock)):
+            return self
+        if self._batch is None or self._batch[0] != clock:
+            self._batch = clock, self._batch_of(clock)
+        return self._batch[1]
 
-    def _take_part(self, split: int, part: int) -> None:
-        """Restrict a split to one part of its rows."""
-        model, data, first = self._runtime.model, self.splits[split], self.samples[split][0]
-        start, stop = (number * data.num_rows // model.parts for number in (part, part + 1))
-        self.splits[split] = data.rows(start, stop)
-        if model.task == "topics":
-            # The samples of a document are its tokens.
-            start, stop = (int(data.X[:rows].sum(dtype=np.float64)) for rows in (start, stop))
-        self.samples[split] = first + start, first + stop
+    def _part(self, part: int) -> ActiveSet:
+        model, splits, samples = self._runtime.model, {}, {}
+        for split, data in self.splits.items():
+            first = self.samples[split][0]
+            start, stop = (number * data.num_rows // model.parts for number in (part, part + 1))
+            splits[split] = data.rows(slice(start, stop))
+            if model.task == "topics":
+                # The samples of a document are its tokens.
+                start, stop = (int(data.X[:rows].sum(dtype=np.float64)) for rows in (start, stop))
+            samples[split] = first + start, first + stop
+        return ActiveSet(self._runtime, splits, samples)
+
+    @cached_property
+    def _small_batches(self) -> tuple[int, ...]:
+        """The splits whose batches need few of their keys; depends on each split alone."""
+        runtime = self._runtime
+        seldom = not runtime.shape.test_rows or runtime.spec.evaluation_clocks >= SELDOM_CLOCKS
+        # With other rules servers would have to replay the steps of keys that were in no batch meanwhile.
+        applies = seldom and runtime.sparse and runtime.optimizer.idle_step_changes_nothing()
+        row_keys = sum(tensor.row_size for tensor in runtime.key_space.tensors if tensor.rows_are_features)
+        found = []
+        for split, touched in self._touched.items() if applies else ():
+            if len(touched) < MANY_KEYS:
+                continue
+            X = self.splits[split].X
+            # The values of as many rows as the batch has, if the rows are alike: about the most features it can have.
+            drawn = runtime.shares[split] * X.nnz / max(1, X.shape[0])
+            if len(touched) - row_keys * (X.shape[1] - drawn) < SMALL_BATCH * len(touched):
+                found.append(split)
+        return tuple(found)
+
+    def _batch_of(self, clock: int) -> ActiveSet:
+        splits = dict(self.splits)
+        for split in self._small_batches:
+            splits[split] = self.splits[split].rows(batch_rows(self._runtime, split, clock))
+        return ActiveSet(self._runtime, splits, self.samples)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -439,7 +480,7 @@ def _split_gradient(
     share, rows = min(runtime.shares[split], stop - start), data.num_rows
     features, target = data.X, data.y
     if share < rows:
-        chosen = draw(runtime.spec.seed, split, max(0, clock), rows, share)
+        chosen = batch_rows(runtime, split, max(0, clock))
         features, target = features[chosen], target[chosen]
     if share == 0:
         loss_sum, gradient = 0.0, np.zeros(len(flat), np.float32)
@@ -456,6 +497,11 @@ def _split_gradient(
         gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
     evaluation = evaluate(runtime, data, params) if runtime.spec.evaluate_at(clock) else ()
     return SplitResult(split, share, float(loss_sum), evaluation), gradient
+
+
+def batch_rows(runtime: Runtime, split: int, clock: int) -> np.ndarray:
+    """Return the rows of a split in the batch of a clock."""
+    return draw(runtime.spec.seed, split, clock, runtime.shape.split_rows[split], runtime.shares[split])
 
 
 def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tuple[SplitResult, ...]:

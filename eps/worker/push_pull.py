@@ -39,6 +39,8 @@ RETRY_S = 0.02
 MESSAGE_BYTES = 4 << 20
 #: Parts in one message: each has a few arrays, and a message can carry 1,024.
 MESSAGE_PARTS = 200
+#: Key sets that a worker takes for registered; it then forgets all, and sends keys again.
+MOST_KNOWN = 1 << 16
 #: Refusals further apart than this are unrelated.
 CALM_S = 1.0
 
@@ -236,6 +238,8 @@ class PushPullExchange:
         name = part.partition, part.keyset
         if name in self._plane.known:
             return part if part.keys is None else replace(part, keys=None)
+        if len(self._plane.known) >= MOST_KNOWN:
+            self._plane.known.clear()
         self._plane.known.add(name)
         return replace(part, keys=self._keys_of(part.partition, part.keyset))
 

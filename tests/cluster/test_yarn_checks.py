@@ -133,9 +133,9 @@ def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any], caplog: 
         (
             Told(),
             {"reliable": 1, "transient": 3, "label": "transient=transient", "memory_mb": "512", "splits": 12},
-            "1 reliable, 3 transient containers and a master need 3072 MB and 6 vcores of the nodes with label "
-            "transient, but with the nodes that run now queue 'default' has at most 2048 MB and 8 vcores: the job "
-            "waits for a while, starts with at least 1 reliable, 1 transient containers (start_with), and requests",
+            "1 reliable container, 3 transient containers and a master need 3072 MB and 6 vcores of the nodes "
+            "with label transient, but with the nodes that run now queue 'default' has at most 2048 MB and 8 vcores: "
+            "the job waits for a while, starts with at least 1 reliable container (start_with), and requests",
         ),
         (
             Told(),

@@ -47,7 +47,7 @@ def test_what_is_written_is_read(tmp_path: Path, split: SplitData, mmap: bool) -
 @pytest.mark.parametrize("split", [sparse_split(), dense_split()])
 @pytest.mark.parametrize("rows", [(1, 4), (2, 2)])
 def test_some_rows_have_their_values_and_only_their_features(split: SplitData, rows: tuple[int, int]) -> None:
-    found = split.rows(*rows)
+    found = split.rows(slice(*rows))
     whole, part = np.zeros((split.num_rows, 100)), np.zeros((found.num_rows, 100))
     for data, dense in ((split, whole), (found, part)):
         dense[:, np.arange(3) if data.features is None else data.features] = (

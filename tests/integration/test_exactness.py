@@ -118,6 +118,17 @@ def test_ratings_with_ten_changes_have_the_bits_of_one_worker_and_one_server(hom
     assert model.predict([(int(pairs[0, 0]), int(pairs[0, 1]))]).tolist() == found[:1].tolist()
 
 
+def test_small_batches_with_ten_changes_have_the_bits_of_one_worker_and_one_server(home: Path) -> None:
+    # Members exchange only the keys of the batch: other ones at every clock.
+    pairs, ratings = Law(users=8000, items=3000, ratings=40_000).draw()
+    check_elastic(
+        {
+            "data": pairs, "labels": ratings, "model": "mf", "rank": 32, "iterations": 90, "optimizer": "adagrad",
+            "learning_rate": 0.1, "batch_size": 200,
+        }
+    )  # fmt: skip
+
+
 def test_topics_with_ten_changes_have_the_bits_of_one_worker_and_one_server(
     home: Path, shared_data: Path, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from eps.net.messages.exchange import (
 )
 from eps.server.commands import SUMS
 from eps.server.partition_store import PartitionStore
+from eps.server.partitions import KeySets
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
@@ -333,6 +334,19 @@ def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypat
     assert rig.exchange(pulls=[PullPart(0, 2)])[1][0].clock == 2
     wait_for(lambda: m.CheckpointPartFailed in map(type, rig.reports), TIMEOUT_S, "the report of a failed part")
     assert m.MemberFailed not in map(type, rig.reports)
+
+
+def test_key_sets_without_use_for_some_clocks_are_evicted() -> None:
+    cache = KeySets(keep_clocks=3)
+
+    def use(number: int, clock: int, with_keys: bool) -> bool:
+        keys = np.array([number], np.int64)
+        return cache.fill_in(PullPart(0, clock, keyset_digest(keys), keys if with_keys else None))
+
+    assert use(0, 0, True) and use(1, 0, True)
+    # A batch has a set of its own at every clock; set 0 is used all the time.
+    assert all(use(clock + 10, clock, True) and use(0, clock, False) for clock in range(9))
+    assert len(cache.of(0)) == 1 + 4 and not use(1, 8, False) and use(17, 8, False)
 
 
 def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from eps.server.checks import check_parts, check_pushes
 from eps.server.partition_store import PartitionStore
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
+from eps.worker import compute as compute_module
 from eps.worker.compute import ActiveSet, Computation, Parameters, compute
 
 SPLITS, ROWS, FEATURES = 4, 30, 400
@@ -91,6 +92,39 @@ def test_training_without_reproducible_sums_reaches_the_same_model_nearly(is_spa
     plain, losses = train(plain_runtime, groups)
     assert losses[-1] < 0.96 * losses[0] and len(losses) == 15
     assert np.allclose(exact, plain, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "ftrl"])
+@pytest.mark.parametrize("batch_size", ["4", "2"])
+def test_only_the_keys_of_small_batches_are_exchanged_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, optimizer: str, batch_size: str
+) -> None:
+    runtime = make_runtime(True, optimizer=optimizer, batch_size=batch_size)
+    splits, groups = make_splits(True), [[0, 2], [1, 3]]
+    whole, losses = train(runtime, groups, splits=splits)
+    monkeypatch.setattr(compute_module, "MANY_KEYS", 0)
+    found = train(runtime, groups, splits=splits)
+    assert found[0].tobytes() == whole.tobytes() and found[1] == losses
+    active = ActiveSet(runtime, {0: splits[0]})
+    sizes = [active.at(clock).size for clock in range(15)]
+    assert 0 < max(sizes) < active.size / 4 and active.at(15) is active.at(99) is active
+    assert active.at(14) is active.at(14) is not active.at(13), "a clock has one set"
+    assert active.at(-1).keys is not None and active.at(-1).keysets == active.at(0).keysets
+
+
+@pytest.mark.parametrize(
+    ("settings", "test_rows"),
+    [({"l2": 0.1}, 0), ({"optimizer": "adam"}, 0), ({"batch_size": "full"}, 0), ({"push": "dense"}, 0), ({}, 4)],
+    ids=["penalty", "adam", "full", "dense", "evaluations"],
+)
+def test_other_jobs_exchange_the_keys_of_their_splits(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], test_rows: int
+) -> None:
+    monkeypatch.setattr(compute_module, "MANY_KEYS", 0)
+    runtime = make_runtime(True, **({"optimizer": "sgd", "batch_size": "4"} | settings))
+    object.__setattr__(runtime.shape, "test_rows", test_rows)
+    active = ActiveSet(runtime, {0: make_splits(True)[0]})
+    assert active.at(3) is active
 
 
 #: Penalties of what is held against scikit-learn, whose own are over all rows or their inverse.

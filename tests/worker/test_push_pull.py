@@ -216,6 +216,18 @@ def test_keys_go_along_until_a_server_knows_them_and_again_where_it_does_not_any
     assert again.server == "server-2" and all(push.keys is not None for push in again.pushes)
 
 
+def test_a_worker_that_has_sent_many_key_sets_sends_keys_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Script()
+    worker = Worker(wire, Content((0, 1), keyset=b"some"))
+    worker.exchange()
+    monkeypatch.setattr("eps.worker.push_pull.MOST_KNOWN", 4)
+    worker.plane.known.update((0, bytes([number])) for number in range(9))
+    worker.plane.known.discard((3, b"some"))
+    worker.exchange()
+    again = {push.partition: push.keys is not None for message in wire.sent for push in message.pushes}
+    assert again[3] and len(worker.plane.known) <= 4
+
+
 def test_splits_that_a_partition_lacks_are_pushed_one_by_one() -> None:
     wire = Script()
     worker = Worker(wire)

@@ -123,7 +123,7 @@ def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
 
 def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, kind: str) -> None:
     wanted, label = resource_of(spec, kind), spec.yarn.label_of(kind)
-    who = f"{kind} container" if kind in tuple(Tier) else kind
+    who = _word(kind)
     if label and not {"*", label} & set(queue.labels):
         known = ", ".join(queue.labels) or "none"
         raise ConfigError(f"label is {label!r}, but queue {spec.yarn.queue!r} allows only: {known}")
@@ -197,13 +197,11 @@ def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tu
 
 def _what_job_does(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
     """Return a clause on what a job does if the queue has too little capacity for its first containers."""
-    (workers, servers), part = spec.first_size, spec.containers.start_with
-    workers, servers = least_of(workers, part), least_of(servers, part)
+    part = spec.containers.start_with
     if spec.tiers.total:
-        # Each container has a worker and a server.
-        least = spec.with_settings(reliable=servers, transient=workers - servers)
+        least = spec.with_settings(reliable=least_of(spec.tiers.reliable, part), transient=0)
     else:
-        least = spec.with_settings(workers=workers, servers=servers)
+        least = spec.with_settings(workers=least_of(spec.workers, part), servers=least_of(spec.servers, part))
     if any(_lacking(cluster, queue, least)):
         return "the job waits for more nodes"
     return (
@@ -213,9 +211,11 @@ def _what_job_does(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
 
 
 def _size_text(spec: JobSpec) -> str:
-    if spec.tiers.total:
-        return f"{spec.tiers.reliable} reliable, {spec.tiers.transient} transient containers"
-    return f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')}"
+    return ", ".join(_number(number, _word(kind)) for kind, number in spec.first_containers.items() if number)
+
+
+def _word(kind: str) -> str:
+    return f"{kind} container" if kind in tuple(Tier) else kind
 
 
 def _needs(spec: JobSpec) -> dict[str, Resource]:
