@@ -46,6 +46,7 @@ from benchmarks.bench_common import (
     say,
     spread,
 )
+from benchmarks.peers_watch import wait_until_quiet
 from benchmarks.recovery import Watched
 from benchmarks.tiers.drawing import draw
 from benchmarks.tiers.hosts import Hosts
@@ -275,6 +276,7 @@ def measure(args: argparse.Namespace, network: Network, folder: Path) -> tuple[d
     runs: list[dict[str, Ran]] = []
     elastic: list[dict[str, Any]] = []
     killed: list[dict[str, Any]] = []
+    patience_s = args.patience_s
     with Hosts(network.hosts) as hosts, hosts.jobs():
         bench = Bench(hosts, network, folder)
         for number in range(args.repeats):
@@ -283,6 +285,9 @@ def measure(args: argparse.Namespace, network: Network, folder: Path) -> tuple[d
             runs.append({})
             # The other way round each time, so that a drift of the machine's speed does not favour a case.
             for case in cases if number % 2 else reversed(cases):
+                began_s = time.monotonic()
+                wait_until_quiet(patience_s)
+                patience_s -= time.monotonic() - began_s
                 ran = runs[-1][case.name] = bench.run(case)
                 say(f"  {number + 1} {case.name:18s} {ran.iteration_s:.3f} s, {ran.foreign_cores:.2f} foreign cores")
             if "elasticity" in args.only:
@@ -321,6 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=parts_of, default=list(PARTS), metavar="PART,...", help="parts to run")
     parser.add_argument("--repeats", type=positive, default=2, metavar="N", help="repeats of each job (default 2)")
+    parser.add_argument("--patience-s", type=float, default=60.0, help="all waits for a quiet machine together")
     parser.add_argument("--hosts", type=int, choices=(4, 8, 16, 32), default=Network.hosts, help="number of hosts")
     parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
     parser.add_argument("--picture", type=new_file, help="draw the results into this file, as SVG")
@@ -335,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_in_order()
     network = Network(hosts=args.hosts)
     if args.quick:
-        args.repeats, network = 1, Network(hosts=4, mbit=300.0, rating_us=4.0)
+        args.repeats, args.patience_s, network = 1, 0.0, Network(hosts=4, mbit=300.0, rating_us=4.0)
     with tempfile.TemporaryDirectory(prefix="eps-tiers-", ignore_cleanup_errors=True) as folder:
         os.environ["EPS_HOME"] = f"{folder}/home"
         found, bars = measure(args, network, Path(folder))
