@@ -279,18 +279,25 @@ def follow_transfer(membership: Membership) -> TransferPlan:
 def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
     """Return the split table after a loss, when only ``workers`` are left.
 
-    A split goes to the worker with the fewest splits; ties go to one with an inactive copy (EPS §3.1.4; Proteus §3.3),
-    then to the first.  Splits of surviving workers do not move.
+    The worker with the fewest splits takes the next one: if it can, one of which it has an inactive copy (EPS §3.1.4;
+    Proteus §3.3).  Ties go to a worker with such copies, then to the first.  Splits of surviving workers do not move.
     """
     loads = {name: splits.counts(workers)[name] for name in workers}
+    # Ordered sets.
+    left = dict.fromkeys(split for split, holder in enumerate(splits.active) if holder not in loads)
+    copies: dict[MemberId, dict[int, None]] = {name: {} for name in workers}
+    for split in left:
+        for name in loads.keys() & set(splits.inactive[split]):
+            copies[name][split] = None
     changes: dict[int, MemberId] = {}
-    for split, holder in enumerate(splits.active):
-        if holder in loads:
-            continue
-        copies = splits.inactive[split]
-        heir = min(workers, key=lambda name: (loads[name], name not in copies))
+    while left:
+        heir = min(workers, key=lambda name: (loads[name], not copies[name]))
+        split = next(iter(copies[heir] or left))
         loads[heir] += 1
         changes[split] = heir
+        del left[split]
+        for name in splits.inactive[split]:
+            copies.get(name, {}).pop(split, None)
     active = tuple(changes.get(split, holder) for split, holder in enumerate(splits.active))
     inactive = tuple(
         tuple(name for name in holders if name in loads and name != active[split])

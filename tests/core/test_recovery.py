@@ -319,9 +319,9 @@ def test_heirs_have_the_fewest_splits_and_before_others_a_copy() -> None:
 
     after = heirs(table, ("worker-1", "worker-2"))
 
-    # Split 3 to worker-2, which has fewer; split 4 to the first of two with as many; split 5 to the one with fewer.
-    assert after.active == ("worker-1", "worker-1", "worker-2", "worker-2", "worker-1", "worker-2")
-    assert after.inactive == ((), (), (), (), (), ("worker-1",))
+    # Split 3 to worker-2, which has fewer; split 5 to the first of two that have it; split 4 to the one with fewer.
+    assert after.active == ("worker-1", "worker-1", "worker-2", "worker-2", "worker-2", "worker-1")
+    assert after.inactive == ((), (), (), (), (), ("worker-2",))
 
 
 def test_heirs_of_any_losses_have_every_split_once_and_copies_only_where_they_are() -> None:

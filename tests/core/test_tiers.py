@@ -6,13 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from eps.core import events as e
+from eps.core import messages as m
 from eps.core.hosting import Hosting, StageEntry
+from eps.core.job import Job
 from eps.core.members import Members
 from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
-from eps.core.planner import plan_transfer
+from eps.core.planner import heirs, plan_transfer
 from eps.core.reconfig import Change, Operation, Roster, resolve
 from eps.core.tiers import (
     MARGIN,
+    MEASURED_CLOCKS,
+    MEASURED_S,
+    SETTLING_CLOCKS,
     WORTH_S,
     Decision,
     HostView,
@@ -173,13 +179,17 @@ def test_fig_5_phases() -> None:
     assert set(fourth.partitions.owners) == {"server-4", "server-5"}
 
 
-def test_fig_5_previous_owners_need_no_data_when_those_that_joined_go_again() -> None:
+@pytest.mark.parametrize("warned", [True, False])
+def test_fig_5_previous_owners_need_no_data_when_those_that_joined_go_again(warned: bool) -> None:
     """Proteus §3.3: the previous owner of a worker's data takes ownership of it, and has it."""
     first = phase(None, view(1, 2, "3"))
     second = phase(first, view(1, 4, "3"))
-    transfer = plan_transfer(second, Team(), Team(workers(4, 5)))
-    assert not any(move.sends_bytes for move in transfer.split_moves)
-    assert transfer.splits.active == first.splits.active
+    if warned:
+        transfer = plan_transfer(second, Team(), Team(workers(4, 5)))
+        assert not any(move.sends_bytes for move in transfer.split_moves)
+        assert transfer.splits.active == first.splits.active
+    else:
+        assert heirs(second.splits, first.workers).active == first.splits.active
 
 
 # ---- the rules
@@ -371,12 +381,14 @@ def test_a_stage_is_measured_once_it_has_settled_and_forgotten_with_the_number_o
     members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.AUTO, 4)
     hosting.request_first(members, 0.0)
     hosting.note(_membership(1, 0, workers(1, 2, 3), servers(1), servers(1)), members)
-    times = [0.1 * clock for clock in range(40)]
-    hosting.measure(times[:15], 100)
+    times, enough = [float(clock) for clock in range(40)], SETTLING_CLOCKS + MEASURED_CLOCKS
+    hosting.measure(times[: enough - 1], 100)
     assert not hosting.view(members, (), None).measured
+    hosting.measure([time_s * MEASURED_S / 100 for time_s in times[:enough]], 100)
+    assert not hosting.view(members, (), None).measured, "too short"
     hosting.measure(times, 100)
     found = hosting.view(members, (), None)
-    assert found.measured == {ONE: pytest.approx(0.1)} and found.left_s == pytest.approx(6.0)
+    assert found.measured == {ONE: 1.0} and found.left_s == 60.0
     hosting.note(_membership(2, 40, workers(1, 2, 3), servers(1, 2), servers(2)), members)
     assert hosting.view(members, (), None).measured == found.measured
     hosting.note(_membership(3, 50, workers(1, 2), servers(1, 2), servers(2)), members)
@@ -399,3 +411,28 @@ def test_a_spare_worker_for_a_recovery_is_preferably_one_that_stays_and_on_a_rel
     ):
         spare = hosting.spare(members, found, role, leaving)
         assert spare is not None and spare.name == expected
+
+
+def test_a_process_whose_member_was_dismissed_without_hearing_of_it_begins_the_next() -> None:
+    """Its order to shut down got lost with a master, and it registers with the next one."""
+    job, now_s = Job(SETTINGS, 2, 2, tiers={Tier.RELIABLE: 1, Tier.TRANSIENT: 1}, stage_rule=StageRule.STAGE_1), 1.0
+    job.start(0.0)
+    for number, member in enumerate(list(job.members.by_name.values()), 1):
+        job.step(e.ContainerLaunched(member.container, 7), now_s)
+        job.step(e.MemberRegistered(member.seat, Address("m", number), 7), now_s)
+    spare = job.members.by_name["server-2"]
+    assert job.membership is not None and spare.name not in job.membership.servers
+    # The next master has this in its log.
+    job.members.dismiss([spare.name], "the plan was aborted")
+    assert spare.address is not None
+    heard = e.MemberRegistered(spare.seat, spare.address, 7, heard_generation=1, heard_step=4)
+    commands = job.step(heard, now_s)
+    name = next(command.name for command in commands if isinstance(command, e.Name))
+    assert name == "server-3"
+    assert e.Send(name, m.Shutdown("its member was dismissed")) in commands
+    assert not any(isinstance(command, e.ReleaseContainer | e.EndJob) for command in commands)
+    assert name not in job.members.by_name
+    # Its process begins another member, which is spare.
+    commands = job.step(e.MemberRegistered(spare.seat, Address("m", 9), 7), now_s)
+    assert e.Name(spare.seat, "server-4") in commands and job.members.by_name["server-4"].seat == spare.seat
+    job.validate()

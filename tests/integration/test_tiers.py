@@ -14,7 +14,7 @@ from eps.errors import ConfigError, PlanError
 from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
 from tests.fakes.supervised import Watch
-from tests.integration.conftest import RunUndisturbed
+from tests.integration.conftest import RunUndisturbed, processes_with
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
 JOB: dict[str, Any] = {"data": "sklearn:digits", "model": "softmax", "splits": 12, "batch_size": 200}
@@ -125,6 +125,116 @@ def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> N
         found = job.status()
         assert (found["losses"], found["went_back"]) == ([], [])
         assert "server-1" not in {member["name"] for member in found["members"]}
+
+
+# ---- stages 2 and 3: containers that can be taken away own the partitions
+
+#: Long enough for some cuts.
+PACED = {**JOB, "iterations": 200}
+STRETCH_S = 0.01
+
+
+def pids(job: eps.Job, tier: str) -> list[int]:
+    return sorted({member["pid"] for member in job.status()["members"] if member["tier"] == tier})
+
+
+def wait_for_stage(job: eps.Job, stage: int) -> None:
+    wait_for(lambda: job.status()["tiers"]["stage"] == stage, TIMEOUT_S, f"stage {stage}")
+
+
+def kill_at_once(victims: list[int]) -> None:
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+
+
+def check_rolled_back(report: dict[str, Any]) -> None:
+    """The job rolled back to a cut, by the lag at most, and no update is lost or repeated."""
+    ledger, tiers = report["ledger"], report["tiers"]
+    assert report["state"] == "finished", report["reason"]
+    assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
+    assert {back["start"] for back in report["went_back"]} == {"cut"}, report["went_back"]
+    lost = [back["clock"] - back["to_clock"] for back in report["went_back"]]
+    assert tiers["rolled_back"] == sum(lost) and max(lost) <= tiers["largest_lag"]
+
+
+@pytest.mark.parametrize("rule", ["2", pytest.param("3", marks=pytest.mark.tier("all"))])
+def test_partitions_on_transient_containers_survive_their_loss(
+    home: Path, run_undisturbed: RunUndisturbed, rule: str
+) -> None:
+    at = ["60:fail=1", "90:evict=1", "120:transient=+1", "150:fail=all", "160:transient=+1", "190:evict=all"]
+    tiers = {"reliable": 1, "transient": 3, "stage_rule": rule, "stretch_s": STRETCH_S}
+    report = eps.run(name="stages", at=at, **tiers, **PACED)
+    assert report["model_sha256"] == run_undisturbed(**PACED)["model_sha256"]
+    check_rolled_back(report)
+    assert {entry["stage"] for entry in report["tiers"]["stages"]} == {1, int(rule)}
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("consistency", ["ssp:1", "asp"])
+def test_stale_reads_do_not_harm_cuts(home: Path, consistency: str) -> None:
+    tiers = {"reliable": 1, "transient": 3, "stage_rule": "2", "stretch_s": STRETCH_S}
+    report = eps.run(name="stale", at=["70:fail=1", "130:fail=all"], consistency=consistency, **tiers, **PACED)
+    check_rolled_back(report)
+
+
+@pytest.mark.parametrize("master", [False, pytest.param(True, marks=pytest.mark.tier("all"))])
+def test_all_transient_containers_are_killed_at_once(home: Path, run_undisturbed: RunUndisturbed, master: bool) -> None:
+    """Also while no job master runs: the next one has the committed cut from its log."""
+    tiers = {"reliable": 1, "transient": 2, "stage_rule": "2", "stretch_s": STRETCH_S}
+    with eps.Job.start(name="at-once", **tiers, **PACED) as job:
+        wait_for_stage(job, 2)
+        wait_for_clock(job, 70)
+        victims = pids(job, "transient")
+        found = read_json(job.directory.master_json)
+        assert found is not None and len(victims) == 2
+        kill_at_once([found["pid"], *victims] if master else victims)
+        report = job.wait(TIMEOUT_S)
+    assert report["model_sha256"] == run_undisturbed(**PACED)["model_sha256"]
+    check_rolled_back(report)
+    assert report["tiers"]["stage"] == 1 and report["generation"] == 1 + master
+
+
+@pytest.mark.tier("all")
+def test_reliable_containers_that_are_lost_in_stage_2_are_replaced_and_nothing_is_lost(
+    home: Path, run_undisturbed: RunUndisturbed
+) -> None:
+    tiers = {"reliable": 2, "transient": 3, "stage_rule": "2", "stretch_s": STRETCH_S}
+    with eps.Job.start(name="reliable", **tiers, **PACED) as job:
+        wait_for_stage(job, 2)
+        wait_for_clock(job, 40)
+        kill_at_once(pids(job, "reliable"))
+        report = job.wait(TIMEOUT_S)
+    assert report["model_sha256"] == run_undisturbed(**PACED)["model_sha256"]
+    assert (report["went_back"], report["tiers"]["rolled_back"]) == ([], 0)
+    last = report["tiers"]["stages"][-1]
+    assert (last["stage"], last["reliable"], last["transient"]) == (2, 2, 3)
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("checkpoint_every", [None, "20"])
+def test_a_job_that_loses_all_containers_begins_from_its_checkpoint_or_its_seed(
+    home: Path, run_undisturbed: RunUndisturbed, checkpoint_every: str | None
+) -> None:
+    """First every container, then the whole job, which is resumed."""
+    tiers = {"reliable": 1, "transient": 2, "stage_rule": "2", "stretch_s": STRETCH_S}
+    more = {"checkpoint_every": checkpoint_every} if checkpoint_every else {}
+    job = eps.Job.start(name="nothing-left", **tiers, **more, **PACED)
+    wait_for_stage(job, 2)
+    wait_for_clock(job, 50)
+    kill_at_once(pids(job, "reliable") + pids(job, "transient"))
+    wait_for(lambda: bool(job.status()["went_back"]), TIMEOUT_S, "the job to roll back")
+    (back,) = job.status()["went_back"]
+    assert back["start"] == ("checkpoint" if checkpoint_every else "seed")
+    wait_for_clock(job, 60)
+    job.kill_at_once()
+    job.close()
+    wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "every process to end with its supervisor")
+    with eps.Job.resume("nothing-left") as resumed:
+        report = resumed.wait(TIMEOUT_S)
+    assert report["state"] == "finished", report["reason"]
+    assert report["model_sha256"] == run_undisturbed(**PACED)["model_sha256"]
+    ledger = report["ledger"]
+    assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def failing_job(
 ) -> TieredJob:
     """Return a random job that is long enough for cuts, and fails in most cases while it has one.
 
-    ``kind`` is "plain", "checkpointed" or "mortal".
+    ``kind`` is "plain", "hostile", "checkpointed" or "mortal".
     """
     random = Random(seed + 4)
     settings = replace(
@@ -121,6 +121,8 @@ def failing_job(
         makes = partial(CheckpointedTieredJob, every=random.choice((3, 10)))
     elif kind == "mortal":
         makes = partial(MortalTieredJob, directory=directory, deaths=0.01, lossy=seed % 2 == 0)
+    elif kind == "hostile":
+        details.update(faults=random.choice((RELIABLE, Faults(), Faults())), breaks=None)
     job = makes(seed, settings, count, min(count, settings.num_partitions), **details)
     schedule_sizes(random, job)
     schedule_failures(random, job)
@@ -152,7 +154,7 @@ def test_containers_crash(crash_seed: int) -> None:
     job.check_finished()
 
 
-@pytest.mark.parametrize("kind", ["plain", "checkpointed", "mortal"])
+@pytest.mark.parametrize("kind", ["plain", "hostile", "checkpointed", "mortal"])
 def test_transient_containers_fail_at_once(eviction_seed: int, kind: str, tmp_path: Path) -> None:
     """One, some or all, in every stage, during changes of the stage and during rollbacks."""
     with eager_controller():

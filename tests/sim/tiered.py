@@ -164,6 +164,7 @@ def eager_controller() -> Iterator[None]:
     with (
         patch("eps.core.tiers.STAGE_2_RATIO", 2),
         patch("eps.core.tiers.WORTH_S", 0.5),
+        patch("eps.core.tiers.WORTH_CLOCKS", 2),
         patch("eps.core.hosting.MEASURED_CLOCKS", 4),
         patch("eps.core.hosting.SETTLING_CLOCKS", 1),
         patch("eps.core.hosting.MEASURED_S", 0.1),
