@@ -744,7 +744,8 @@ class Job:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
         if (plan := plans.flight.uncommitted) is not None:
-            replaces = plan.purpose is Purpose.REPLACE and set(warned) <= set(plan.removed)
+            keeps = {host.server for host in tiers.hosts if host.leaving}
+            replaces = plan.purpose is Purpose.REPLACE and set(warned) - keeps <= set(plan.removed)
             if replaces or plan.purpose is Purpose.DRAIN:
                 return
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)

@@ -228,7 +228,7 @@ def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int)
             worker, server = member_name(Role.WORKER, next_worker + i), member_name(Role.SERVER, next_server + i)
             found.append(HostView("", tier, rank, worker, server))
         next_worker, next_server = next_worker + max(0, number), next_server + max(0, number)
-    if not any(host.tier is Tier.RELIABLE and not host.leaving for host in found):
+    if deltas and not any(host.tier is Tier.RELIABLE and not host.leaving for host in found):
         raise PlanError(
             f"{deltas_text(deltas)}: a job must keep at least one reliable container, which keeps its state"
         )
