@@ -2,7 +2,7 @@
 
     python -m benchmarks.tiers.controller
 
-Members are played: each order is answered at once.  The time is that of ``Job.step``, on one core.  ``decision`` is the
+Members are played: each order is answered at once.  The time is the CPU time of ``Job.step``.  ``decision`` is the
 longest step: the one that decides, plans and orders the change.  ``whole`` is the sum of all steps from the request to
 the release, with the reports of all members; it is spread over the time that the members need.
 """
@@ -61,9 +61,9 @@ class PlayedJob:
         while self._events:
             event = self._events.popleft()
             self.now_s += 1e-5
-            begin = time.perf_counter()
+            begin = time.thread_time()
             commands = self.job.step(event, self.now_s)
-            self.steps.append(time.perf_counter() - begin)
+            self.steps.append(time.thread_time() - begin)
             self._take(commands)
 
     def _take(self, commands: list[e.Command]) -> None:

@@ -15,8 +15,9 @@ Deviation: ActivePSs send the values of changed keys, not the sum of their chang
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
@@ -53,6 +54,8 @@ class Staging:
     cut_id: int
     clock: int
     parts: dict[int, m.CutStaged] = field(default_factory=dict)
+    #: The smallest clock of the parts; infinity without one.
+    first: float = inf
     #: The membership version whose servers received the order, and when.
     version: int = 0
     sent_s: float = 0.0
@@ -95,6 +98,7 @@ class Cuts:
             return
         if isinstance(report, m.CutStaged):
             staging.parts[report.partition] = report
+            staging.first = min(staging.first, report.clock)
         else:
             self.abandon(now_s)
 
@@ -132,17 +136,19 @@ class Cuts:
             return True
         return self._failures >= MOST_FAILURES or (self.staging is None and self._clock(job) is None)
 
-    def advance(self, job: CheckpointContext, backups: tuple[m.Target, ...], now_s: float) -> list[e.Command]:
+    def advance(
+        self, job: CheckpointContext, backups: Callable[[], tuple[m.Target, ...]], now_s: float
+    ) -> list[e.Command]:
         """Order a cut that is due, resend orders, or commit a staged cut, as far as possible now.
 
         Parameters
         ----------
-        backups : tuple of Target
-            The BackupPS of each partition; empty if no reliable container has a server.
+        backups : callable
+            Returns the BackupPS of each partition; nothing if no reliable container has a server.
         """
         if self.staging is None:
             clock = self._clock(job)
-            if now_s < self._next_s or clock is None or not backups:
+            if now_s < self._next_s or clock is None or not backups():
                 return []
             self.staging, self._latest = Staging(self._next_id, clock), clock
             self._next_id += 1
@@ -161,25 +167,23 @@ class Cuts:
         return clock if clock < self._iterations else None
 
     def _pursue(
-        self, staging: Staging, job: CheckpointContext, backups: tuple[m.Target, ...], now_s: float
+        self, staging: Staging, job: CheckpointContext, backups: Callable[[], tuple[m.Target, ...]], now_s: float
     ) -> Iterator[e.Command]:
         membership, completed = job.membership, job.completed
         if staging.reached_s is None and completed > staging.clock:
             staging.reached_s = now_s
-        missing = [p for p in range(self._num_partitions) if p not in staging.parts]
-        if not missing:
+        if len(staging.parts) == self._num_partitions:
             # The results of the clocks before belong to the cut.
-            first = min(part.clock for part in staging.parts.values())
-            if completed >= first:
-                self._commit(staging, first, now_s)
+            if completed >= staging.first:
+                self._commit(staging, int(staging.first), now_s)
         elif staging.reached_s is not None and now_s - staging.reached_s >= PATIENCE_S:
             self.abandon(now_s)
         elif membership.version != staging.version or now_s - staging.sent_s >= RESEND_S:
-            owners = {membership.partitions.owners[p] for p in missing}
+            owners = {owner for p, owner in enumerate(membership.partitions.owners) if p not in staging.parts}
             everyone = membership.version != staging.version
             staging.version, staging.sent_s = membership.version, now_s
             kept = self.committed.clock if self.committed is not None else -1
-            order = m.TakeCut(staging.cut_id, staging.clock, kept, backups)
+            order = m.TakeCut(staging.cut_id, staging.clock, kept, backups())
             for name in membership.servers if everyone else sorted(owners):
                 yield e.Send(name, order)
 

@@ -69,6 +69,10 @@ class Hosting:
         self._left_s = 0.0
         #: Index of the entry of :attr:`stages` that was measured last.
         self._measured_entry = -1
+        #: The latest answers of :meth:`view` and of :meth:`decision` with what they depend on, while they hold.
+        self._viewed: tuple[tuple[object, ...], TiersView] | None = None
+        self._decided: tuple[Membership, TiersView, Decision | None] | None = None
+        self._news: tuple[int, ...] = ()
 
     def request_first(self, members: Members, now_s: float) -> list[e.Command]:
         """Request the containers with which the job starts."""
@@ -88,8 +92,14 @@ class Hosting:
         plan : Plan or None
             The one in flight: the containers that it releases are left out, and its newcomers count.
         """
+        facts = members.changes, warned, plan.turn if plan is not None else 0
+        if self._viewed is None or self._viewed[0] != facts:
+            self._viewed = facts, self._view(members, warned, plan)
+        return self._viewed[1]
+
+    def _view(self, members: Members, warned: Collection[str], plan: Plan | None) -> TiersView:
         without = {*warned, *(plan.releases if plan is not None else ())}
-        coming = plan.added if plan is not None else ()
+        coming = frozenset(plan.added if plan is not None else ())
         found = []
         for host in members.hosts.values():
             if host.container in without:
@@ -119,7 +129,7 @@ class Hosting:
         first = max(0, entry.clock) + SETTLING_CLOCKS
         if end - first < MEASURED_CLOCKS or completed_s[end - 1] - completed_s[first] < MEASURED_S:
             return
-        self._measured_entry = number
+        self._measured_entry, self._viewed = number, None
         found = median(later - earlier for earlier, later in pairwise(completed_s[first:end]))
         previous = self._measured.get(entry.stage, found)
         # Times of one stage change with the load of the machines: the earlier measurement counts, too.
@@ -128,10 +138,11 @@ class Hosting:
 
     def first_membership(self, members: Members, settings: CoreSettings) -> Membership | None:
         """Return the first membership, or None while a member has not registered."""
-        found = self.view(members, (), None)
+        if any(member.address is None for member in members.by_name.values()):
+            return None
         # Partitions begin on reliable containers: the first cut protects them before they move on.
-        decision = decide(replace(found, rule=StageRule.STAGE_1))
-        if decision is None or any(member.address is None for member in members.by_name.values()):
+        decision = decide(replace(self.view(members, (), None), rule=StageRule.STAGE_1))
+        if decision is None:
             return None
         self.reason = decision.reason
         # So a split that is lost with a transient container has an earlier owner (Proteus §3.3).
@@ -160,6 +171,11 @@ class Hosting:
 
     def decision(self, membership: Membership, view: TiersView) -> Decision | None:
         """Return who should take part; None if that is as it is, or cannot be."""
+        if self._decided is None or self._decided[0] is not membership or self._decided[1] is not view:
+            self._decided = membership, view, self._decide(membership, view)
+        return self._decided[2]
+
+    def _decide(self, membership: Membership, view: TiersView) -> Decision | None:
         found = decide(view)
         if found is None:
             return None
@@ -218,8 +234,13 @@ class Hosting:
 
     def drained(self, members: Members, warned: Collection[str], needed: Collection[MemberId]) -> list[str]:
         """Return the containers that will be taken away and that nothing needs any more."""
-        here = [name for name in warned if name in members.hosts]
-        return [name for name in here if not any(each.name in needed for each in members.in_container(name))]
+        used = {member.container for name in needed if (member := members.by_name.get(name)) is not None}
+        return [name for name in warned if name in members.hosts and name not in used]
+
+    def has_news(self, facts: tuple[int, ...]) -> bool:
+        """Return whether what containers are needed for may have changed since the last call."""
+        before, self._news = self._news, facts
+        return facts != before
 
     def note(self, membership: Membership, members: Members) -> None:
         """Record stage and number of containers, if they have changed."""
@@ -232,6 +253,7 @@ class Hosting:
             if last is None or (last.reliable, last.transient) != now[1:]:
                 self._measured.clear()
             self.stages.append(StageEntry(membership.from_clock, *now))
+            self._viewed = None
 
     def _stage(self, membership: Membership, members: Members) -> Stage:
         if not self.is_exposed(membership.partitions.owners, members):

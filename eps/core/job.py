@@ -49,6 +49,7 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from math import inf
 
 from eps.core import events as e
@@ -63,7 +64,7 @@ from eps.core.membership import Membership
 from eps.core.messages import Orders
 from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, PlanContext, Plans
 from eps.core.progress import Progress
-from eps.core.reconfig import TAKINGS, Change, Operation, Plan, Purpose, Trigger
+from eps.core.reconfig import TAKINGS, Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
 from eps.core.size import Size, StartStep, Startup
 from eps.core.tiers import StageRule, TiersView
@@ -643,7 +644,9 @@ class Job:
     def _may_commit(self) -> bool:
         """Whether the plan in flight may commit: the first that exposes parameters waits for a cut."""
         plan, membership = self.plans.flight.plan, self.membership
-        if self.hosting is None or plan is None or plan.transfer is None or membership is None:
+        if self.hosting is None or plan is None or plan.phase is not Phase.COPIED:
+            return True
+        if plan.transfer is None or membership is None:
             return True
         before, after = membership.partitions.owners, plan.transfer.partitions.owners
         if self._is_exposed(before) or not self._is_exposed(after):
@@ -659,7 +662,7 @@ class Job:
         elif plan is None or plan.transfer is None or not self._is_exposed(plan.transfer.partitions.owners):
             self.out.add(cuts.forget(membership.servers) if plan is None else ())
             return
-        context, backups = self._checkpoint_context(membership), hosting.backups(membership, self.members)
+        context, backups = self._checkpoint_context(membership), partial(hosting.backups, membership, self.members)
         self.out.add(cuts.advance(context, backups, self.out.now_s))
 
     def _add_spare(self, hosting: Hosting, role: Role) -> None:
@@ -691,9 +694,7 @@ class Job:
     def _arrange(self, hosting: Hosting, membership: Membership) -> None:
         """Release drained hosts; plan who takes part, and the replacement of reliable containers."""
         plans, now_s = self.plans, self.out.now_s
-        driver = plans.flight.driver
-        needed = {*membership.members, *(driver.concerned if driver is not None else ())}
-        for container_id in hosting.drained(self.members, self.evictions.containers, needed):
+        for container_id in self._drained(hosting, membership):
             self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
@@ -716,6 +717,17 @@ class Job:
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
         if not any(plan.purpose is purpose for plan in plans.queue):
             self.out.add(plans.arrange(purpose, now_s))
+
+    def _drained(self, hosting: Hosting, membership: Membership) -> list[str]:
+        """Return the containers to release: they will be taken away, and nothing needs them any more."""
+        driver, evictions = self.plans.flight.driver, self.evictions
+        flight = (driver.plan.turn, len(driver.lost)) if driver is not None else ()
+        if not evictions.are_open or not hosting.has_news(
+            (membership.version, *flight, self.members.changes, len(evictions.all))
+        ):
+            return []
+        needed = {*membership.members, *(driver.concerned if driver is not None else ())}
+        return hosting.drained(self.members, evictions.containers, needed)
 
     # ---- between the parts
 
