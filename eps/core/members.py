@@ -265,8 +265,9 @@ class Members:
 
     def _ended(self, container_id: str) -> None:
         self.hosts.pop(container_id, None)
+        # A container that was released before ends later.
+        self.changes += container_id in self.containers
         self.containers.discard(container_id)
-        self.changes += 1
 
     def left(self, member: Member) -> None:
         """Remove a member whose process has ended; a host goes on."""
