@@ -175,7 +175,10 @@ class Cuts:
         if staging.reached_s is None and completed > staging.clock:
             staging.reached_s = now_s
         missing = [p for p in range(self._num_partitions) if p not in staging.parts]
-        if not missing:
+        if not {part.holder for part in staging.parts.values()} <= set(membership.servers):
+            # A plan has removed a BackupPS that has copies.
+            self.abandon(now_s)
+        elif not missing:
             # The results of the clocks before belong to the cut.
             first = min(part.clock for part in staging.parts.values())
             if completed >= first:
