@@ -27,11 +27,11 @@ from eps.core.types import MemberId
 
 #: An order is resent to the owners of missing partitions after this time.
 RESEND_S = 1.0
-#: A cut fails if a partition is missing this long after its clock.
+#: A cut fails if no partition is staged for this long after its clock.
 PATIENCE_S = 120.0
 #: The next cut is ordered this long after the last one, and at least this many times as long as that one took.
 PAUSE_S, PAUSE_SHARE = 0.5, 4.0
-#: A plan that needs a cut goes on without one after this many failures in a row.
+#: A plan that needs a cut is aborted after this many failures in a row.
 MOST_FAILURES = 3
 
 
@@ -52,12 +52,15 @@ class Staging:
 
     cut_id: int
     clock: int
+    backups: tuple[m.Target, ...]
     parts: dict[int, m.CutStaged] = field(default_factory=dict)
     #: The membership version whose servers received the order, and when.
     version: int = 0
     sent_s: float = 0.0
     #: When every split had contributed the clocks before.
     reached_s: float | None = None
+    #: When the latest partition was staged.
+    news_s: float = 0.0
 
 
 class Cuts:
@@ -82,9 +85,12 @@ class Cuts:
         self.largest_lag = 0
         self._next_id = 1
         self._next_s = 0.0
-        self._failures = 0
+        #: How many failed in a row, and why the latest did.
+        self._failures, self._failure = 0, ""
         #: The clock of the latest one.
         self._latest = -1
+        #: Whether servers keep copies that nobody needs any more, unless they have dropped them.
+        self._is_over = True
 
     # ---- what happens
 
@@ -94,15 +100,15 @@ class Cuts:
         if staging is None or report.cut_id != staging.cut_id or report.partition in staging.parts:
             return
         if isinstance(report, m.CutStaged):
-            staging.parts[report.partition] = report
+            staging.parts[report.partition], staging.news_s = report, now_s
         else:
-            self.abandon(now_s)
+            self.abandon(f"{report.name}, partition {report.partition}: {report.message}", now_s)
 
-    def abandon(self, now_s: float) -> None:
+    def abandon(self, why: str, now_s: float) -> None:
         """Give up the cut that is being staged."""
         if self.staging is not None:
             self.staging = None
-            self._failures += 1
+            self._failures, self._failure = self._failures + 1, why
             self._next_s = now_s + PAUSE_S
 
     def roll_back(self, checkpoint: str, completed: int, now_s: float) -> None:
@@ -117,28 +123,35 @@ class Cuts:
         if self.committed is not None and checkpoint != self.committed.point.checkpoint:
             self.committed = None
         if self.committed is not None:
-            self.lag(completed)
+            self.note_lag(completed)
         self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
 
     def forget(self, servers: Collection[MemberId]) -> list[e.Command]:
         """Need no cut any more."""
-        if self.committed is None and self.staging is None:
+        if self._is_over:
             return []
         self.committed = self.staging = None
-        self._failures = 0
-        return [e.Send(name, m.DropCuts()) for name in servers]
+        self._failures, self._is_over = 0, True
+        return [command for name in servers for command in self.dropped(name)]
+
+    def dropped(self, name: MemberId) -> list[e.Command]:
+        """Tell a server, perhaps again, that no cut is needed; nothing if one is."""
+        return [e.Send(name, m.DropCuts(self._next_id - 1))] if self._is_over and self._next_id > 1 else []
 
     # ---- what to do
 
-    def allows(self, job: CheckpointContext) -> bool:
-        """Return whether a plan may give partitions to containers that can be taken away.
+    def is_held_by(self, servers: Collection[MemberId]) -> bool:
+        """Return whether there is a committed cut, all copies of which are on these servers."""
+        return self.committed is not None and set(self.committed.holders) <= set(servers)
 
-        It waits for a cut that reliable containers have, unless none can be made: cuts fail, or the job ends soon.
-        """
-        servers, committed = set(job.membership.servers), self.committed
-        if committed is not None and set(committed.holders) <= servers:
-            return True
-        return self._failures >= MOST_FAILURES or (self.staging is None and self._clock(job) is None)
+    def is_too_late(self, job: CheckpointContext) -> bool:
+        """Return whether the job ends before another cut."""
+        return self.staging is None and self._clock(job) is None
+
+    @property
+    def failure(self) -> str:
+        """Why cuts fail; empty if they do not."""
+        return self._failure if self._failures >= MOST_FAILURES else ""
 
     def advance(self, job: CheckpointContext, backups: tuple[m.Target, ...], now_s: float) -> list[e.Command]:
         """Order a cut that is due, resend orders, or commit a staged cut, as far as possible now.
@@ -146,17 +159,20 @@ class Cuts:
         Parameters
         ----------
         backups : tuple of Target
-            The BackupPS of each partition; empty if no reliable container has a server.
+            The servers on reliable containers that stay; may be empty.
         """
+        if self.staging is not None and self.staging.backups != backups:
+            # A cut must not be on a server that leaves, and each partition is where it was ordered.
+            self.staging, self._next_s = None, now_s
         if self.staging is None:
             clock = self._clock(job)
             if now_s < self._next_s or clock is None or not backups:
                 return []
-            self.staging, self._latest = Staging(self._next_id, clock), clock
-            self._next_id += 1
-        return list(self._pursue(self.staging, job, backups, now_s))
+            self.staging, self._latest = Staging(self._next_id, clock, backups), clock
+            self._next_id, self._is_over = self._next_id + 1, False
+        return list(self._pursue(self.staging, job, now_s))
 
-    def lag(self, completed: int) -> int:
+    def note_lag(self, completed: int) -> int:
         """Return by how many clocks the job would roll back now; also updates the largest such number."""
         consistent = self.committed.point.clock if self.committed is not None else 0
         found = max(0, completed - consistent)
@@ -168,12 +184,10 @@ class Cuts:
         clock = max(max(job.horizon, 0) + job.lookahead, self._latest + 1)
         return clock if clock < self._iterations else None
 
-    def _pursue(
-        self, staging: Staging, job: CheckpointContext, backups: tuple[m.Target, ...], now_s: float
-    ) -> Iterator[e.Command]:
+    def _pursue(self, staging: Staging, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
         membership, completed = job.membership, job.completed
         if staging.reached_s is None and completed > staging.clock:
-            staging.reached_s = now_s
+            staging.reached_s = staging.news_s = now_s
         missing = [p for p in range(self._num_partitions) if p not in staging.parts]
         if not {part.holder for part in staging.parts.values()} <= set(membership.servers):
             # A plan has removed a BackupPS that has copies.
@@ -183,14 +197,14 @@ class Cuts:
             first = min(part.clock for part in staging.parts.values())
             if completed >= first:
                 self._commit(staging, first, now_s)
-        elif staging.reached_s is not None and now_s - staging.reached_s >= PATIENCE_S:
-            self.abandon(now_s)
+        elif staging.reached_s is not None and now_s - staging.news_s >= PATIENCE_S:
+            self.abandon(f"partitions {missing} were not copied in {PATIENCE_S:g} s", now_s)
         elif membership.version != staging.version or now_s - staging.sent_s >= RESEND_S:
             owners = {membership.partitions.owners[p] for p in missing}
             everyone = membership.version != staging.version
             staging.version, staging.sent_s = membership.version, now_s
             kept = self.committed.clock if self.committed is not None else -1
-            order = m.TakeCut(staging.cut_id, staging.clock, kept, backups)
+            order = m.TakeCut(staging.cut_id, staging.clock, kept, staging.backups)
             for name in membership.servers if everyone else sorted(owners):
                 yield e.Send(name, order)
 

@@ -32,6 +32,9 @@ from eps.core.tiers import (
 )
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 
+#: Between two requests for reliable containers that a recovery lacks.
+REQUEST_PAUSE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
@@ -51,13 +54,13 @@ class Hosting:
     first : mapping
         Number of containers of each tier with which the job starts.
     rule : StageRule
-    num_partitions : int
+    num_partitions, num_splits : int
     """
 
-    def __init__(self, first: Mapping[Tier, int], rule: StageRule, num_partitions: int) -> None:
+    def __init__(self, first: Mapping[Tier, int], rule: StageRule, num_partitions: int, num_splits: int) -> None:
         self._first = dict(first)
         self.rule = rule
-        self._num_partitions = num_partitions
+        self._num_partitions, self._num_splits = num_partitions, num_splits
         #: Number of reliable containers that the job restores.
         self.reliable = first[Tier.RELIABLE]
         #: An entry whenever the stage or the number of containers changes.
@@ -66,7 +69,9 @@ class Hosting:
         self.decided, self.reason = Stage.PARAM_SERVS, ""
         #: Stage -> its iteration time, with the current numbers of containers.
         self._measured: dict[Stage, float] = {}
-        self._left_s = 0.0
+        self._left_s, self._has_compared = 0.0, False
+        #: When missing reliable containers may be requested again.
+        self._lacking_s = 0.0
         #: Index of the entry of :attr:`stages` that was measured last.
         self._measured_entry = -1
 
@@ -77,7 +82,9 @@ class Hosting:
             command for tier, number in numbers for _ in range(number) for command in members.request_host(tier, now_s)
         ]
 
-    def view(self, members: Members, warned: Collection[str], plan: Plan | None) -> TiersView:
+    def view(
+        self, members: Members, warned: Collection[str], plan: Plan | None, holders: Collection[MemberId] = ()
+    ) -> TiersView:
         """Return the containers that the job may use, and what else the controller decides on.
 
         Parameters
@@ -87,8 +94,10 @@ class Hosting:
             Containers that will be taken away.
         plan : Plan or None
             The one in flight: the containers that it releases are left out, and its newcomers count.
+        holders : collection of str
+            The servers that keep the committed cut, if one is needed: they leave only when others keep a later one.
         """
-        without = {*warned, *(plan.releases if plan is not None else ())}
+        without = set(plan.releases if plan is not None else ())
         coming = plan.added if plan is not None else ()
         found = []
         for host in members.hosts.values():
@@ -98,9 +107,13 @@ class Hosting:
             for member in members.in_container(host.container):
                 if member.address is not None or member.name in coming:
                     here.update(dict.fromkeys(member.roles, member.name))
-            found.append(HostView(host.container, host.tier, host.rank, here.get(Role.WORKER), here.get(Role.SERVER)))
+            worker, server, leaving = here.get(Role.WORKER), here.get(Role.SERVER), host.container in warned
+            if not leaving or server in holders:
+                found.append(HostView(host.container, host.tier, host.rank, worker, server, leaving))
         stage = self.stages[-1].stage if self.stages else Stage.PARAM_SERVS
-        return TiersView(tuple(found), self.rule, self._num_partitions, dict(self._measured), self._left_s, stage)
+        limits = self._num_partitions, self._num_splits
+        measured = dict(self._measured), self._left_s
+        return TiersView(tuple(found), self.rule, *limits, *measured, stage, self._has_compared)
 
     def measure(self, completed_s: Sequence[float], iterations: int) -> None:
         """Measure the iteration time of the current stage, once enough clocks are complete in it.
@@ -124,6 +137,7 @@ class Hosting:
         previous = self._measured.get(entry.stage, found)
         # Times of one stage change with the load of the machines: the earlier measurement counts, too.
         self._measured[entry.stage] = (found + previous) / 2
+        self._has_compared = self._has_compared or len(self._measured) > 1
         self._left_s = (iterations - end) * found
 
     def first_membership(self, members: Members, settings: CoreSettings) -> Membership | None:
@@ -158,6 +172,14 @@ class Hosting:
         """Return how many reliable containers are missing."""
         return max(0, self.reliable - view.count(Tier.RELIABLE))
 
+    def request_lacking(self, members: Members, view: TiersView, now_s: float) -> list[e.Command]:
+        """Request the missing reliable containers for a recovery, at most once in a while."""
+        number = self.lacking(view)
+        if not number or now_s < self._lacking_s:
+            return []
+        self._lacking_s = now_s + REQUEST_PAUSE_S
+        return [command for _ in range(number) for command in members.request_host(Tier.RELIABLE, now_s)]
+
     def replacement(self, view: TiersView) -> Change | None:
         """Return the change that restores the reliable containers; None if there are enough."""
         number = self.lacking(view)
@@ -183,19 +205,17 @@ class Hosting:
         """Return whether a server on a transient container owns a partition."""
         return any(_tier(members, name) is Tier.TRANSIENT for name in set(owners))
 
-    def backups(self, membership: Membership, members: Members) -> tuple[m.Target, ...]:
-        """Return the BackupPS of each partition; empty if no reliable container has a server.
-
-        A partition that is owned on a reliable container is kept there.
-        """
-        safe = self.safe(membership.servers, members)
-        if not safe:
-            return ()
-        found = [
-            owner if owner in safe else safe[partition % len(safe)]
-            for partition, owner in enumerate(membership.partitions.owners)
-        ]
-        return tuple(m.Target(p, name, membership.addresses[name]) for p, name in enumerate(found))
+    def backups(
+        self, membership: Membership, members: Members, warned: Collection[str], plan: Plan | None
+    ) -> tuple[m.Target, ...]:
+        """Return the servers on reliable containers that stay, which keep the copies of a cut."""
+        going = plan.removed if plan is not None else ()
+        stays = (
+            name
+            for name in self.safe(membership.servers, members)
+            if name not in going and members.by_name[name].container not in warned
+        )
+        return tuple(m.Target(place, name, membership.addresses[name]) for place, name in enumerate(stays))
 
     def server_tier(self, name: MemberId, membership: Membership, members: Members) -> ServerTier | None:
         """Return the tier of a server; None if it is spare."""

@@ -63,7 +63,7 @@ from eps.core.membership import Membership
 from eps.core.messages import Orders
 from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, PlanContext, Plans
 from eps.core.progress import Progress
-from eps.core.reconfig import TAKINGS, Change, Operation, Plan, Purpose, Trigger
+from eps.core.reconfig import TAKINGS, Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
 from eps.core.size import Size, StartStep, Startup
 from eps.core.tiers import StageRule, TiersView
@@ -136,7 +136,9 @@ class Job:
         self.members = Members(first_container)
         self.evictions = Evictions()
         #: None if the containers of the job have one member each.
-        self.hosting = None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions)
+        self.hosting = (
+            None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions, settings.num_splits)
+        )
         self.cuts = Cuts(settings.num_partitions, settings.iterations)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
@@ -277,6 +279,7 @@ class Job:
                 # Otherwise the plan sends it.
                 orders += self.members.orders([name], turn)
             self.out.add(self.checkpoints.resend_order(name, membership.partitions.owned_by(name)))
+            self.out.add(self.cuts.dropped(name) if name in membership.servers else ())
         orders += [found for found in self._outstanding() if found[0] == name and found not in orders]
         self.out.send(orders)
 
@@ -296,7 +299,15 @@ class Job:
             found = self._on_ended(member, reason, own=own, silent=silent, granted=member.granted)
             became = found if found is not EvictionOutcome.WITHDRAWN else became
         if starts and host is not None and not self.recovery.fatal:
-            self.out.add(self.members.request_host(host.tier, now_s))
+            # A job that can start does not wait for another transient container.
+            begins = host.tier is Tier.TRANSIENT and self.startup.may_begin(self.members.by_name.values())
+            self.out.add(() if begins else self.members.request_host(host.tier, now_s))
+        elif host is not None and own and self.recovery.inquiry is not None and all(v.address is None for v in members):
+            # The recovery waits for such a container: the job must not request them forever.
+            why = self.recovery.count_failure(completed, now_s, starts=False)
+            self.recovery.fatal = self.recovery.fatal or (
+                f"{container_id} {reason} before it registered; {why}" if why else ""
+            )
         self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
 
     def _on_ended(self, member: Member, reason: str, *, own: bool, silent: bool, granted: bool) -> EvictionOutcome:
@@ -559,7 +570,7 @@ class Job:
                 self.export.close()
         elif servers:
             self.out.add(self.checkpoints.abandon(f"lost with {', '.join(servers)}", now_s))
-            self.cuts.abandon(now_s)
+            self.cuts.abandon(f"lost with {', '.join(servers)}", now_s)
         flight = self.plans.flight
         # A released member owes nothing; its shutdown order may come at any moment.
         leaving = [name for name in flight.leaving() if name in self.members.by_name]
@@ -640,7 +651,9 @@ class Job:
         """The containers that may be used.  A job that starts uses what it has, and drains it afterwards."""
         assert self.hosting is not None
         warned = self.evictions.containers if self.membership is not None else ()
-        return self.hosting.view(self.members, warned, self.plans.flight.plan)
+        exposed = self.membership is not None and self._is_exposed(self.membership.partitions.owners)
+        holders = self.cuts.committed.holders if exposed and self.cuts.committed is not None else ()
+        return self.hosting.view(self.members, warned, self.plans.flight.plan, holders)
 
     def _is_exposed(self, owners: Collection[MemberId]) -> bool:
         """Return whether a container that can be taken away has parameters."""
@@ -648,26 +661,41 @@ class Job:
 
     @property
     def _may_commit(self) -> bool:
-        """Whether the plan in flight may commit: the first that exposes parameters waits for a cut."""
+        """Whether the plan in flight may commit.
+
+        If it exposes parameters, it waits until servers that stay keep a cut; if they are exposed already, it does so
+        before it removes a server that keeps the committed one.  It does not wait if no such server is left.
+        """
         plan, membership = self.plans.flight.plan, self.membership
         if self.hosting is None or plan is None or plan.transfer is None or membership is None:
             return True
-        before, after = membership.partitions.owners, plan.transfer.partitions.owners
-        if self._is_exposed(before) or not self._is_exposed(after):
+        if not self._is_exposed(plan.transfer.partitions.owners):
             return True
-        return self.cuts.allows(self._checkpoint_context(membership))
+        stays = {target.target for target in self._backups(self.hosting, membership)}
+        if not stays or self.cuts.is_too_late(self._checkpoint_context(membership)):
+            return True
+        if not self._is_exposed(membership.partitions.owners):
+            return self.cuts.is_held_by(stays)
+        committed = self.cuts.committed
+        return committed is None or set(committed.holders).isdisjoint(plan.removed)
+
+    def _backups(self, hosting: Hosting, membership: Membership) -> tuple[m.Target, ...]:
+        return hosting.backups(membership, self.members, self.evictions.containers, self.plans.flight.plan)
 
     def _cut(self, hosting: Hosting, membership: Membership) -> None:
         """Take cuts while containers that can be taken away have parameters, or are about to get them."""
         plan, cuts = self.plans.flight.plan, self.cuts
         exposed = self._is_exposed(membership.partitions.owners)
         if exposed:
-            cuts.lag(self.progress.completed)
+            cuts.note_lag(self.progress.completed)
         elif plan is None or plan.transfer is None or not self._is_exposed(plan.transfer.partitions.owners):
             self.out.add(cuts.forget(membership.servers) if plan is None else ())
             return
-        context, backups = self._checkpoint_context(membership), hosting.backups(membership, self.members)
+        context, backups = self._checkpoint_context(membership), self._backups(hosting, membership)
         self.out.add(cuts.advance(context, backups, self.out.now_s))
+        uncommitted = self.plans.flight.uncommitted
+        if cuts.failure and uncommitted is not None and uncommitted.phase is Phase.COPIED and not self._may_commit:
+            self._abort(uncommitted, f"reliable containers could not take copies: {cuts.failure}")
 
     def _add_spare(self, hosting: Hosting, role: Role) -> None:
         """Let a recovery continue with a spare member of a role that has none left, once there is one."""
@@ -676,8 +704,7 @@ class Job:
             self.recovery.add(member.name, role)
             self.recovery.registered(member.name, member.address)
             return
-        for _ in range(hosting.lacking(self._tiers)):
-            self.out.add(self.members.request_host(Tier.RELIABLE, self.out.now_s))
+        self.out.add(hosting.request_lacking(self.members, self._tiers, self.out.now_s))
 
     def _take_containers(self, trigger: Trigger) -> None:
         """Evict transient containers, or make them fail, as a trigger requests: those that have run longest."""
@@ -717,7 +744,8 @@ class Job:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
         if (plan := plans.flight.uncommitted) is not None:
-            replaces = plan.purpose is Purpose.REPLACE and set(warned) <= set(plan.removed)
+            keeps = {host.server for host in tiers.hosts if host.leaving}
+            replaces = plan.purpose is Purpose.REPLACE and set(warned) - keeps <= set(plan.removed)
             if replaces or plan.purpose is Purpose.DRAIN:
                 return
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)

@@ -9,6 +9,7 @@ Source: EPS §3.1.3 (the transmission signal and the dependency update signal of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eps.core.membership import Membership
@@ -227,13 +228,8 @@ class CutStaged:
     #: The BackupPS; the owner itself if that is on a reliable container.
     holder: MemberId
     size_bytes: int
-    #: Per split, the next clock that is due.
-    next_clock: tuple[int, ...]
-
-    @property
-    def clock(self) -> int:
-        """The number of clocks that every split has contributed."""
-        return min(self.next_clock)
+    #: The number of clocks that every split has contributed.
+    clock: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,13 +395,22 @@ class TakeCut:
     clock: int
     #: Clock of the latest committed cut; -1 if there is none.
     kept: int
-    #: The BackupPS of each partition.
+    #: The BackupPSs, numbered from 0; :func:`backup_of` says which of them takes a partition.
     backups: tuple[Target, ...]
+
+
+def backup_of(partition: int, owner: MemberId, backups: Sequence[Target]) -> Target:
+    """Return the BackupPS of a partition: its owner if that is one itself, else one of them in turns."""
+    own = next((target for target in backups if target.target == owner), None)
+    return own if own is not None else backups[partition % len(backups)]
 
 
 @dataclass(frozen=True, slots=True)
 class DropCuts:
     """Drop all copies for cuts: no container that can be taken away owns a partition any more."""
+
+    #: The latest cut that was ordered; what arrives of it is refused from now on.
+    cut_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from enum import StrEnum
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
 from eps.core.tiers import Deltas, TiersView, decide, deltas_text, resized
-from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, member_name
+from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, Tier, member_name
 from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
 
@@ -383,12 +383,13 @@ def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tu
     if decision is None:
         raise PlanError(f"{change}: no container is left that could have workers, or servers")
     limits = (
-        (decision.workers, settings.num_splits, "splits"),
-        (decision.owners, settings.num_partitions, "partitions"),
+        (len(tiers.hosts), settings.num_splits, "splits"),
+        (tiers.count(Tier.RELIABLE), settings.num_partitions, "partitions"),
     )
-    for role, (members, limit, items) in zip(Role, limits, strict=True):
-        if len(members) > limit:
-            raise PlanError(f"{change}: {len(members)} {role}s would share {limit} {items}")
+    for role, (number, limit, items) in zip(Role, limits, strict=True):
+        # A decision of the job's own leaves out what is beyond the limits.
+        if number > limit and change.containers:
+            raise PlanError(f"{change}: {number} {role}s would share {limit} {items}")
     wanted = {Role.WORKER: decision.workers, Role.SERVER: decision.servers}
     coming, going, after = {}, {}, {}
     for role in Role:

@@ -201,6 +201,9 @@ class CutArrived:
 class CutsDropped:
     """The master needs no cut any more."""
 
+    #: The latest that it ordered.
+    cut_id: int
+
 
 ServerEvent = (
     MembershipArrived

@@ -239,6 +239,14 @@ class Served:
         self.cuts.setdefault(event.partition, {})[event.clock] = event.counters
         out.append(s.StoreCut(event.request, event.partition, event.clock))
 
+    def drop_cuts(self, cut_id: int, out: Commands) -> None:
+        """Drop all copies, and refuse what arrives of this cut or an earlier one."""
+        if cut_id < self._newest_cut:
+            return
+        self._cut, self._newest_cut = None, cut_id + 1
+        for partition in sorted(self.cuts):
+            self.keep_cuts(partition, (), out)
+
     def keep_cuts(self, partition: int, clocks: Collection[int], out: Commands) -> None:
         """Drop the copies of a partition, except those of cuts at these clocks."""
         kept = self.cuts.get(partition, {})
@@ -317,9 +325,8 @@ class ServerState:
                 self._served.order_cut(event, out)
             case s.CutArrived():
                 self._served.store_cut(event, self.incarnation, out)
-            case s.CutsDropped():
-                for partition in sorted(self._served.cuts):
-                    self._served.keep_cuts(partition, (), out)
+            case s.CutsDropped(cut_id):
+                self._served.drop_cuts(cut_id, out)
         return out
 
     # ---- membership

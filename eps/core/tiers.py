@@ -73,27 +73,32 @@ class HostView:
     #: Its members; None where one has left and its successor has not registered.
     worker: MemberId | None
     server: MemberId | None
+    #: Whether it will be taken away, but its server still keeps the only copies as of the consistent clock.
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TiersView:
     """The facts on which the controller decides."""
 
-    #: Without containers that will be taken away.
+    #: Without containers that will be taken away, unless they keep copies.
     hosts: tuple[HostView, ...]
     rule: StageRule
-    #: The most servers that can own partitions.
+    #: The most servers that can own partitions, and the most workers that can have splits.
     num_partitions: int
+    num_splits: int
     #: Stage -> measured iteration time in seconds, with these numbers of containers.
     measured: Mapping[Stage, float] = field(default_factory=dict)
     #: About how long the job still trains.
     left_s: float = 0.0
     #: The current stage.
     stage: Stage = Stage.PARAM_SERVS
+    #: Whether that was chosen by measurements, perhaps with other numbers of containers.
+    has_compared: bool = False
 
     def count(self, tier: Tier) -> int:
-        """Return the number of containers of a tier."""
-        return sum(host.tier is tier for host in self.hosts)
+        """Return the number of containers of a tier that stay."""
+        return sum(host.tier is tier and not host.leaving for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +128,27 @@ def _choose(view: TiersView) -> tuple[Stage, str]:
         return Stage.PARAM_SERVS, f"{there}: nothing can be taken away"
     if view.rule not in (StageRule.AUTO, StageRule.RATIO):
         return Stage(int(view.rule)), f"{there}: stage {view.rule} is fixed"
+    ratio = transient / max(1, reliable)
     if view.rule is StageRule.AUTO and view.measured:
-        stage, why = _compare(view, transient / max(1, reliable))
+        stage, why = _compare(view, ratio)
         return stage, f"{there}: {why}"
-    if transient <= STAGE_1_RATIO * reliable:
-        return Stage.PARAM_SERVS, f"{there}: up to {STAGE_1_RATIO}:1 the reliable ones serve all workers"
-    if transient <= STAGE_2_RATIO * reliable:
-        return Stage.ACTIVE_PSS, f"{there}: beyond {STAGE_1_RATIO}:1 the reliable ones cannot serve all workers"
-    why = f"beyond {STAGE_2_RATIO}:1 workers on the reliable ones would be stragglers"
-    return Stage.NO_RELIABLE_WORKERS, f"{there}: {why}"
+    if ratio <= STAGE_1_RATIO:
+        stage, why = Stage.PARAM_SERVS, f"up to {STAGE_1_RATIO}:1 the reliable ones serve all workers"
+    elif ratio <= STAGE_2_RATIO:
+        stage, why = Stage.ACTIVE_PSS, f"beyond {STAGE_1_RATIO}:1 the reliable ones cannot serve all workers"
+    else:
+        stage = Stage.NO_RELIABLE_WORKERS
+        why = f"beyond {STAGE_2_RATIO}:1 workers on the reliable ones would be stragglers"
+    if view.rule is StageRule.AUTO and view.has_compared and (view.stage, stage) in _doubtful(ratio):
+        return view.stage, f"{there}: stage {int(view.stage)} was faster with other numbers"
+    return stage, f"{there}: {why}"
+
+
+def _doubtful(ratio: float) -> set[tuple[Stage, Stage]]:
+    """Return the pairs of neighbouring stages between which a ratio does not decide, in both orders."""
+    bounds = ((Stage.PARAM_SERVS, STAGE_1_RATIO), (Stage.ACTIVE_PSS, STAGE_2_RATIO))
+    lower = [stage for stage, at in bounds if at / DOUBT <= ratio <= at * DOUBT]
+    return {pair for stage in lower for pair in ((stage, Stage(stage + 1)), (Stage(stage + 1), stage))}
 
 
 def _compare(view: TiersView, ratio: float) -> tuple[Stage, str]:
@@ -143,16 +160,10 @@ def _compare(view: TiersView, ratio: float) -> tuple[Stage, str]:
     best = min(view.measured, key=lambda stage: view.measured[stage])
     if view.stage in view.measured and view.measured[view.stage] <= (1 + MARGIN) * view.measured[best]:
         best = view.stage
-    doubtful = {
-        threshold
-        for threshold, at in ((Stage.PARAM_SERVS, STAGE_1_RATIO), (Stage.ACTIVE_PSS, STAGE_2_RATIO))
-        if at / DOUBT <= ratio <= at * DOUBT
-    }
-    for lower in sorted(doubtful):
-        for stage, other in ((lower, Stage(lower + 1)), (Stage(lower + 1), lower)):
-            worth = view.left_s >= max(WORTH_S, WORTH_CLOCKS * view.measured[best])
-            if best is stage and other not in view.measured and worth:
-                return other, f"stage {int(other)} is tried, to compare it with stage {int(stage)}"
+    worth = view.left_s >= max(WORTH_S, WORTH_CLOCKS * view.measured[best])
+    for stage, other in sorted(_doubtful(ratio)):
+        if best is stage and other not in view.measured and worth:
+            return other, f"stage {int(other)} is tried, to compare it with stage {int(stage)}"
     times = ", ".join(f"{1000 * view.measured[stage]:.3g} ms in stage {int(stage)}" for stage in sorted(view.measured))
     return best, f"an iteration takes {times}"
 
@@ -162,22 +173,23 @@ def decide(view: TiersView) -> Decision | None:
 
     ActivePSs run on half of the transient containers, those that have run longest (Proteus §3.3).
     """
-    ordered = sorted(view.hosts, key=lambda host: host.rank)
+    ordered = sorted((host for host in view.hosts if not host.leaving), key=lambda host: host.rank)
     reliable = [host for host in ordered if host.tier is Tier.RELIABLE]
     transient = [host for host in ordered if host.tier is Tier.TRANSIENT]
     safe = tuple(host.server for host in reliable if host.server is not None)
     half = min(-(-len(transient) // 2), view.num_partitions)
     active = tuple(host.server for host in transient if host.server is not None)[:half]
     stage, reason = _choose(view)
-    if not active:
-        stage = Stage.PARAM_SERVS
+    if stage is not Stage.PARAM_SERVS and not active:
+        stage, reason = Stage.PARAM_SERVS, "no server on a transient container is ready"
     working = transient if stage is Stage.NO_RELIABLE_WORKERS else ordered
-    workers = tuple(host.worker for host in working if host.worker is not None)
+    workers = tuple(host.worker for host in working if host.worker is not None)[: view.num_splits]
     if not workers or not safe:
         return None
     if stage is Stage.PARAM_SERVS:
-        return Decision(stage, workers, safe, reason)
-    return Decision(stage, workers, active, reason, safe)
+        return Decision(stage, workers, safe[: view.num_partitions], reason)
+    keeps = tuple(host.server for host in view.hosts if host.leaving and host.server is not None)
+    return Decision(stage, workers, active, reason, safe + keeps)
 
 
 #: Changes of the number of containers: by tier, positive or negative.
@@ -205,7 +217,7 @@ def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int)
     found = list(view.hosts)
     rank = max((host.rank for host in found), default=0)
     for tier, number in deltas:
-        present = sorted((host for host in found if host.tier is tier), key=lambda host: host.rank)
+        present = sorted((host for host in found if host.tier is tier and not host.leaving), key=lambda host: host.rank)
         if number < 0:
             if -number > len(present):
                 raise PlanError(f"{deltas_text(deltas)}: the job has {len(present)} {tier} containers")
@@ -216,7 +228,7 @@ def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int)
             worker, server = member_name(Role.WORKER, next_worker + i), member_name(Role.SERVER, next_server + i)
             found.append(HostView("", tier, rank, worker, server))
         next_worker, next_server = next_worker + max(0, number), next_server + max(0, number)
-    if not any(host.tier is Tier.RELIABLE for host in found):
+    if deltas and not any(host.tier is Tier.RELIABLE and not host.leaving for host in found):
         raise PlanError(
             f"{deltas_text(deltas)}: a job must keep at least one reliable container, which keeps its state"
         )

@@ -286,20 +286,20 @@ class CheckpointUnusable(_message.Message):
     def __init__(self, name: _Optional[str] = ..., checkpoint: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CutStaged(_message.Message):
-    __slots__ = ("name", "cut_id", "partition", "holder", "size_bytes", "next_clock")
+    __slots__ = ("name", "cut_id", "partition", "holder", "size_bytes", "clock")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CUT_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     name: str
     cut_id: int
     partition: int
     holder: str
     size_bytes: int
-    next_clock: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., holder: _Optional[str] = ..., size_bytes: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ...) -> None: ...
+    clock: int
+    def __init__(self, name: _Optional[str] = ..., cut_id: _Optional[int] = ..., partition: _Optional[int] = ..., holder: _Optional[str] = ..., size_bytes: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class CutFailed(_message.Message):
     __slots__ = ("name", "cut_id", "partition", "message")
@@ -522,8 +522,10 @@ class TakeCut(_message.Message):
     def __init__(self, cut_id: _Optional[int] = ..., clock: _Optional[int] = ..., kept: _Optional[int] = ..., backups: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
 
 class DropCuts(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("cut_id",)
+    CUT_ID_FIELD_NUMBER: _ClassVar[int]
+    cut_id: int
+    def __init__(self, cut_id: _Optional[int] = ...) -> None: ...
 
 class Shutdown(_message.Message):
     __slots__ = ("reason",)

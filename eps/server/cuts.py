@@ -34,7 +34,7 @@ class CutOrder:
 
     cut_id: int
     kept: int
-    backups: Mapping[int, m.Target]
+    backups: tuple[m.Target, ...]
     incarnation: int
 
 
@@ -71,25 +71,24 @@ class Cuts:
         self._name = name
         self._peers = peers
         self._lock = lock
-        #: By partition and clock; None until the copy is made.
-        self._kept: dict[tuple[int, int], Snapshot | None] = {}
+        #: By partition and clock: the number of the cut, 0 for an owner's copy, and the copy; None until it is made.
+        self._kept: dict[tuple[int, int], tuple[int, Snapshot | None]] = {}
         self.copier: Copier[CutOrder, s.TakeCut] = Copier("cut", name, self, partitions, lock, report)
 
     # ---- orders and commands
 
     def order(self, order: m.TakeCut, incarnation: int) -> None:
         """Start a cut, or repeat its reports; call without the lock."""
-        backups = {target.item: target for target in order.backups}
-        self.copier.order(CutOrder(order.cut_id, order.kept, backups, incarnation))
+        self.copier.order(CutOrder(order.cut_id, order.kept, order.backups, incarnation))
 
     def take(self, command: s.TakeCut) -> None:
         """Copy a partition before anything changes it, keep the copy and send it."""
-        self._kept[command.partition, command.clock] = None
+        self._kept[command.partition, command.clock] = command.cut_id, None
         self.copier.take(command)
 
     def store(self, partition: int, clock: int, arrays: Snapshot) -> None:
         """Keep an owner's copy."""
-        self._kept[partition, clock] = arrays
+        self._kept[partition, clock] = 0, arrays
 
     def drop(self, command: s.DropCut) -> None:
         """Free a copy."""
@@ -97,27 +96,28 @@ class Cuts:
 
     def find(self, partition: int, clock: int) -> Snapshot | None:
         """Return a copy, which must not be changed; None if it is not kept."""
-        return self._kept.get((partition, clock))
+        return self._kept.get((partition, clock), (0, None))[1]
 
     # ---- the copier's sink
 
     def copied(self, command: s.TakeCut, arrays: Snapshot) -> None:
         """Keep a new copy, unless it was dropped meanwhile."""
-        if (command.partition, command.clock) in self._kept:
-            self._kept[command.partition, command.clock] = arrays
+        key = command.partition, command.clock
+        if key in self._kept and self._kept[key][0] == command.cut_id:
+            self._kept[key] = command.cut_id, arrays
 
     def deliver(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot) -> m.Report:
         """Send a copy to its BackupPS, unless that is this server; called without the lock."""
-        partition, backup = command.partition, order.backups[command.partition]
+        partition = command.partition
+        backup = m.backup_of(partition, self._name, order.backups)
         # Under BSP the values lie in the memory of the parameters, which the next steps reuse; the copy stays for long.
         state, values, *others = arrays
         arrays = (state, values.copy(), *others)
         with self._lock:
             self.copied(command, arrays)
         size_bytes = 0 if backup.target == self._name else self._send(order, command, arrays, backup)
-        return m.CutStaged(
-            self._name, command.cut_id, partition, backup.target, size_bytes, command.counters.next_clock
-        )
+        completed = command.counters.completed
+        return m.CutStaged(self._name, command.cut_id, partition, backup.target, size_bytes, completed)
 
     def failure(self, number: int, partition: int, why: str, late: bool) -> m.Report:
         """Return the report of a partition that was not copied or sent."""

@@ -100,9 +100,9 @@ class ServerShell:
             case m.TakeCut(cut_id, clock, kept):
                 self._cuts.order(order, self._state.incarnation)
                 self._take(s.CutOrdered(cut_id, clock, kept))
-            case m.DropCuts():
+            case m.DropCuts(cut_id):
                 self._cuts.copier.forget()
-                self._take(s.CutsDropped())
+                self._take(s.CutsDropped(cut_id))
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
 
@@ -120,6 +120,9 @@ class ServerShell:
                 self._report(m.CheckpointUnusable(self._state.name, name, str(error)))
                 return
         self._take(s.MembershipArrived(plan_id, membership, counters))
+        if membership.takes_over:
+            # A cut may still wait for an answer of a lost BackupPS.
+            self._peers.keep(membership.addresses.values())
         with self._lock:
             clocks = self._state.clock_list()
         # The three lists of EPS Figs 1c, 4 and 9.

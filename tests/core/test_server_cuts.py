@@ -82,7 +82,7 @@ def test_next_order_commits_the_cut_and_drops_the_one_before() -> None:
     # A cut that fails is dropped, the committed one stays.
     server.push(1, *ALL)
     assert order(server, 4, 3, kept=1) == [s.DropCut(0, 2)]
-    assert server.step(s.CutsDropped()) == [s.DropCut(0, 1), s.DropCut(1, 1)]
+    assert server.step(s.CutsDropped(9)) == [s.DropCut(0, 1), s.DropCut(1, 1)]
 
 
 def test_late_part_of_an_earlier_cut_or_incarnation_is_refused() -> None:
@@ -193,6 +193,6 @@ def test_any_order_of_cuts_parts_and_rollbacks_keeps_at_most_two_copies(settings
                     committed = -1 if target is None else target
                     cuts = {last + 1: (max(committed, 0) + 1, committed)}
                 case "drop":
-                    follow(server.step(s.CutsDropped()), seed, copies)
+                    follow(server.step(s.CutsDropped(9)), seed, copies)
             held = [(p, clock) for p in (0, 1) for clock in clocks(server, p)]
             assert set(held) == copies and all(len(clocks(server, p)) <= 2 for p in (0, 1)), seed

@@ -381,7 +381,7 @@ def test_all_copies_are_freed_when_no_cut_is_needed(dense: Pair) -> None:
     dense.order(1, 2)
     dense.wait_for_cut(1)
     for shell in dense.shells.values():
-        shell.on_order(m.DropCuts())
+        shell.on_order(m.DropCuts(1))
         assert not shell._cuts._kept
     assert not dense.kept(OWNER) and not dense.kept(BACKUP)
 

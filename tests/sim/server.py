@@ -135,8 +135,8 @@ class SimServer(SimProcess):
                     # The owner of a partition may have changed, and with it the BackupPS.
                     self._cut = order
                 self.step(s.CutOrdered(cut_id, clock, kept))
-            case m.DropCuts():
-                self.step(s.CutsDropped())
+            case m.DropCuts(cut_id):
+                self.step(s.CutsDropped(cut_id))
 
     def _counters(self, membership: Membership) -> dict[int, s.Counters]:
         """Return how far the partitions of the checkpoint are to which a membership goes back.
@@ -180,9 +180,8 @@ class SimServer(SimProcess):
             order = self._cut
             if not self.alive or order is None or order.cut_id != cut_id or incarnation != self.state.incarnation:
                 return
-            target = order.backups[partition]
-            assert target.item == partition
-            staged = m.CutStaged(self.name, cut_id, partition, target.target, 8, command.counters.next_clock)
+            target = m.backup_of(partition, self.name, order.backups)
+            staged = m.CutStaged(self.name, cut_id, partition, target.target, 8, command.counters.completed)
             if target.target == self.name:
                 self._say(cut_id, staged)
                 return
