@@ -224,6 +224,18 @@ def test_a_cut_that_fails_is_abandoned_and_the_next_one_has_another_clock(driver
     assert again is not None and again.clock > failed.clock and again.cut_id > failed.cut_id
 
 
+def test_a_cut_is_abandoned_if_a_server_that_has_copies_of_it_leaves(driver: Driver) -> None:
+    driver.advance()
+    driver.stage(*range(PARTITIONS))
+    driver.completed = driver.horizon + LOOKAHEAD
+    found = driver.membership
+    addresses = {name: address for name, address in found.addresses.items() if name != "server-1"}
+    driver.membership = replace(found, version=found.version + 1, servers=SERVERS[1:], addresses=addresses)
+    driver.advance(targets=backups("server-2"))
+    assert driver.cuts.committed is None and driver.cuts.staging is None
+    assert driver.advance(PAUSE_S, backups("server-2")) and driver.cuts.staging is not None
+
+
 def test_a_cut_is_abandoned_if_a_partition_is_missing_for_long_after_its_clock(driver: Driver) -> None:
     driver.advance()
     driver.stage(0, 1, 2)
@@ -341,6 +353,8 @@ def inquiry(copies: dict[str, dict[int, tuple[int, ...]]], lost: Sequence[Member
         # An owner that is left restores its own copy; the BackupPS owns what is lost.
         (("server-2", "worker-2"), ALL_COPIES, ("server-1", "server-3", "server-1", "server-3")),
         (("server-2", "server-3", "worker-2", "worker-3"), ALL_COPIES, ("server-1",) * 4),
+        # All owners are left, but a plan has just moved partitions that nobody can read.
+        (("worker-2",), ALL_COPIES, OWNERS),
         # A reliable container is lost: the ActivePSs have their copies.
         (("server-1", "worker-1"), ALL_COPIES, OWNERS),
         # An owner that has not been told of the cut has none.

@@ -111,6 +111,7 @@ def test_table_1_names_the_function_of_each_server(rule: str, tiers: dict[int, s
         tier = hosting.server_tier(f"server-{number}", membership, members)
         assert (tier or "") == expected, number
     assert hosting.is_exposed(membership.partitions.owners, members) == (rule != "1")
+    assert hosting.is_exposed(("server-1", "server-8"), members) and not hosting.is_exposed(servers(1, 2), members)
     backups = [target.target for target in hosting.backups(membership, members)]
     owners_or_backups = list(membership.partitions.owners) if rule == "1" else ["server-1", "server-2"] * 2
     assert backups == owners_or_backups
