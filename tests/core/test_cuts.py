@@ -30,8 +30,8 @@ def membership(version: int = 5, owners: Sequence[MemberId] = OWNERS) -> Members
     return Membership(version, 8, WORKERS, SERVERS, PartitionTable(tuple(owners)), active, addresses)
 
 
-def backups(name: MemberId = "server-1") -> tuple[m.Target, ...]:
-    return tuple(m.Target(partition, name, Address(name, 1)) for partition in range(PARTITIONS))
+def backups(*names: MemberId) -> tuple[m.Target, ...]:
+    return tuple(m.Target(place, name, Address(name, 1)) for place, name in enumerate(names or ("server-1",)))
 
 
 class Driver:
@@ -62,8 +62,8 @@ class Driver:
         for partition in partitions:
             owner = self.membership.partitions.owners[partition]
             number = staging.cut_id if cut_id is None else cut_id
-            report = m.CutStaged(owner, number, partition, "server-1", 8, (at,) * SPLITS)
-            self.cuts.hear(report, self.now_s)
+            holder = m.backup_of(partition, owner, staging.backups).target
+            self.cuts.hear(m.CutStaged(owner, number, partition, holder, 8, at), self.now_s)
 
     def fail(self, cut_id: int | None = None) -> None:
         staging = self.cuts.staging
@@ -189,6 +189,39 @@ def test_a_new_membership_has_the_order_sent_to_all(driver: Driver) -> None:
     assert [command.to for command in sent] == list(SERVERS)
 
 
+def test_a_partition_is_kept_at_its_owner_if_that_is_a_backup_else_at_one_of_them_in_turns() -> None:
+    both = backups("server-1", "server-2")
+    found = [m.backup_of(p, owner, both).target for p, owner in enumerate(OWNERS)]
+    assert found == ["server-2", "server-2", "server-2", "server-2"]
+    found = [m.backup_of(p, "server-3", both).target for p in range(PARTITIONS)]
+    assert found == ["server-1", "server-2", "server-1", "server-2"]
+
+
+@pytest.mark.parametrize("left", [backups("server-1"), backups("server-3", "server-1"), ()])
+def test_a_cut_restarts_without_a_backup_that_leaves(driver: Driver, left: tuple[m.Target, ...]) -> None:
+    """Also if every partition is staged already: some are on a server that leaves."""
+    driver.advance(targets=backups("server-1", "server-3"))
+    first = driver.cuts.staging
+    driver.stage(*range(PARTITIONS))
+    driver.completed = driver.horizon + LOOKAHEAD
+    sent = driver.advance(targets=left)
+    assert driver.cuts.committed is None and driver.cuts.count == 0 and first is not None
+    again = driver.cuts.staging
+    if not left:
+        assert again is None and sent == []
+        return
+    assert again is not None and not again.parts
+    assert again.cut_id > first.cut_id and again.clock > first.clock
+    assert sent == [e.Send(name, m.TakeCut(again.cut_id, again.clock, -1, left)) for name in SERVERS]
+    # What arrives of the first one is of no use.
+    driver.stage(*range(PARTITIONS), cut_id=first.cut_id, clock=first.clock)
+    assert not again.parts
+    for _ in range(2 * MOST_FAILURES):
+        driver.advance(targets=backups("server-1", "server-3"))
+        driver.advance(targets=left)
+    assert not driver.cuts.failure, "a restart is no failure"
+
+
 def test_no_cut_is_ordered_beyond_the_end_of_the_job_nor_without_a_backup(driver: Driver) -> None:
     assert driver.advance(targets=()) == [] and driver.cuts.staging is None
     driver.horizon = ITERATIONS - LOOKAHEAD
@@ -224,19 +257,7 @@ def test_a_cut_that_fails_is_abandoned_and_the_next_one_has_another_clock(driver
     assert again is not None and again.clock > failed.clock and again.cut_id > failed.cut_id
 
 
-def test_a_cut_is_abandoned_if_a_server_that_has_copies_of_it_leaves(driver: Driver) -> None:
-    driver.advance()
-    driver.stage(*range(PARTITIONS))
-    driver.completed = driver.horizon + LOOKAHEAD
-    found = driver.membership
-    addresses = {name: address for name, address in found.addresses.items() if name != "server-1"}
-    driver.membership = replace(found, version=found.version + 1, servers=SERVERS[1:], addresses=addresses)
-    driver.advance(targets=backups("server-2"))
-    assert driver.cuts.committed is None and driver.cuts.staging is None
-    assert driver.advance(PAUSE_S, backups("server-2")) and driver.cuts.staging is not None
-
-
-def test_a_cut_is_abandoned_if_a_partition_is_missing_for_long_after_its_clock(driver: Driver) -> None:
+def test_a_cut_is_abandoned_if_no_partition_is_staged_for_long_after_its_clock(driver: Driver) -> None:
     driver.advance()
     driver.stage(0, 1, 2)
     driver.advance(2 * PATIENCE_S)
@@ -249,59 +270,116 @@ def test_a_cut_is_abandoned_if_a_partition_is_missing_for_long_after_its_clock(d
     assert driver.cuts.staging is None and driver.cuts.committed is None
 
 
+def test_a_slow_cut_succeeds_while_partitions_arrive(driver: Driver) -> None:
+    driver.advance()
+    staging = driver.cuts.staging
+    assert staging is not None
+    driver.completed = staging.clock + 1
+    driver.advance()
+    for partition in range(PARTITIONS):
+        driver.advance(PATIENCE_S - 1)
+        assert driver.cuts.staging is staging
+        driver.stage(partition)
+    driver.advance()
+    assert driver.cuts.committed is not None and driver.cuts.count == 1
+
+
 # ---- the first plan that exposes partitions waits
 
 
-def test_a_plan_that_exposes_partitions_waits_for_a_cut(driver: Driver) -> None:
-    assert not driver.cuts.allows(driver.context)
+def test_a_cut_is_held_once_it_is_committed(driver: Driver) -> None:
+    assert not driver.cuts.is_held_by(SERVERS)
     driver.advance()
-    assert not driver.cuts.allows(driver.context)
     driver.stage(*range(PARTITIONS))
+    assert not driver.cuts.is_held_by(SERVERS), "the results before are missing"
     driver.completed = driver.horizon + LOOKAHEAD
     driver.advance()
-    assert driver.cuts.allows(driver.context)
+    assert driver.cuts.is_held_by(("server-1",)) and driver.cuts.is_held_by(SERVERS)
 
 
-def test_a_cut_whose_holder_has_left_is_not_enough(driver: Driver) -> None:
-    driver.commit()
-    found = driver.membership
-    without = replace(
-        found, servers=SERVERS[1:], addresses={n: a for n, a in found.addresses.items() if n != "server-1"}
-    )
-    driver.membership = without
-    assert not driver.cuts.allows(driver.context)
+def test_a_cut_one_of_whose_holders_leaves_is_not_enough(driver: Driver) -> None:
+    both = backups("server-1", "server-3")
+    driver.advance(targets=both)
+    driver.stage(*range(PARTITIONS))
+    driver.completed = driver.horizon + LOOKAHEAD
+    driver.advance(targets=both)
+    assert driver.cuts.committed is not None
+    assert set(driver.cuts.committed.holders) == {"server-1", "server-3"}
+    assert driver.cuts.is_held_by(("server-3", "server-1"))
+    assert not driver.cuts.is_held_by(("server-1",)) and not driver.cuts.is_held_by(SERVERS[1:])
+    assert not driver.cuts.is_held_by(())
 
 
-def test_a_plan_goes_on_without_a_cut_where_none_can_be_made(driver: Driver) -> None:
+def test_cuts_that_fail_in_a_row_say_why(driver: Driver) -> None:
     for _ in range(MOST_FAILURES):
-        assert not driver.cuts.allows(driver.context)
+        assert not driver.cuts.failure
         driver.advance(2 * PAUSE_S)
         driver.fail()
-    assert driver.cuts.allows(driver.context)
-    late = Driver()
-    late.horizon = ITERATIONS - LOOKAHEAD
-    assert late.cuts.allows(late.context)
+    assert driver.cuts.failure == "server-2, partition 0: the disk is full"
     driver.commit()
+    assert not driver.cuts.failure, "a cut resets the count of failures"
+    for why in ("lost with server-1", "lost with server-3", "lost with server-2"):
+        driver.advance(2 * PAUSE_S)
+        driver.cuts.abandon(why, driver.now_s)
+    assert driver.cuts.failure == "lost with server-2"
     driver.cuts.forget(SERVERS)
-    assert not driver.cuts.allows(driver.context), "a cut resets the count of failures"
+    assert not driver.cuts.failure
+
+
+def test_a_cut_that_is_slow_too_often_names_its_partitions(driver: Driver) -> None:
+    for _ in range(MOST_FAILURES):
+        driver.advance(2 * PAUSE_S)
+        assert driver.cuts.staging is not None
+        driver.stage(0, 2)
+        driver.completed = driver.cuts.staging.clock + 1
+        driver.horizon = driver.completed + LOOKAHEAD
+        driver.advance()
+        driver.advance(PATIENCE_S + 1)
+    assert driver.cuts.failure == f"partitions [1, 3] were not copied in {PATIENCE_S:g} s"
+
+
+def test_it_is_too_late_for_another_cut_shortly_before_the_end(driver: Driver) -> None:
+    assert not driver.cuts.is_too_late(driver.context)
+    driver.advance()
+    driver.horizon = ITERATIONS - LOOKAHEAD
+    assert not driver.cuts.is_too_late(driver.context), "the one that is staged may succeed"
+    driver.fail()
+    assert driver.cuts.is_too_late(driver.context)
+
+
+def dropping(cut_id: int) -> list[e.Command]:
+    return [e.Send(name, m.DropCuts(cut_id)) for name in SERVERS]
 
 
 def test_cuts_are_forgotten_once_no_partition_is_exposed(driver: Driver) -> None:
-    assert driver.cuts.forget(SERVERS) == []
+    assert driver.cuts.forget(SERVERS) == [] == driver.cuts.dropped("server-1"), "no server has a copy"
     driver.commit()
     driver.advance(PAUSE_S)
-    assert driver.cuts.forget(SERVERS) == [e.Send(name, m.DropCuts()) for name in SERVERS]
+    assert driver.cuts.dropped("server-1") == [], "they are needed"
+    assert driver.cuts.forget(SERVERS) == dropping(2)
     assert driver.cuts.committed is None and driver.cuts.staging is None
     assert driver.cuts.forget(SERVERS) == []
+    # A server that did not hear of it is told when it registers again.
+    assert driver.cuts.dropped("server-1") == [e.Send("server-1", m.DropCuts(2))]
+    driver.advance(PAUSE_S)
+    assert driver.cuts.dropped("server-1") == [] and driver.cuts.staging is not None
+
+
+def test_copies_of_a_first_cut_that_failed_are_dropped(driver: Driver) -> None:
+    driver.advance()
+    driver.stage(1)
+    driver.fail()
+    assert driver.cuts.committed is None and driver.cuts.staging is None
+    assert driver.cuts.forget(SERVERS) == dropping(1)
 
 
 # ---- lag and rollback
 
 
 def test_the_lag_is_what_a_rollback_would_lose(driver: Driver) -> None:
-    assert driver.cuts.lag(7) == 7, "without a cut the job restarts from its seed"
+    assert driver.cuts.note_lag(7) == 7, "without a cut the job restarts from its seed"
     clock = driver.commit()
-    assert driver.cuts.lag(clock) == 0 and driver.cuts.lag(clock + 5) == 5 and driver.cuts.lag(clock - 1) == 0
+    assert [driver.cuts.note_lag(clock + ahead) for ahead in (0, 5, -1)] == [0, 5, 0]
     assert driver.cuts.largest_lag == 7
 
 

@@ -82,7 +82,31 @@ def test_next_order_commits_the_cut_and_drops_the_one_before() -> None:
     # A cut that fails is dropped, the committed one stays.
     server.push(1, *ALL)
     assert order(server, 4, 3, kept=1) == [s.DropCut(0, 2)]
-    assert server.step(s.CutsDropped(9)) == [s.DropCut(0, 1), s.DropCut(1, 1)]
+    assert server.step(s.CutsDropped(4)) == [s.DropCut(0, 1), s.DropCut(1, 1)]
+
+
+def test_when_no_cut_is_needed_any_more_what_is_late_leaves_no_copy() -> None:
+    server = Server(BSP, start=APART)
+    order(server, 1, 2)
+    server.step(part(1, 2))
+    assert server.step(s.CutsDropped(1)) == [s.DropCut(1, 2)]
+    server.push(0, *ALL)
+    assert "TakeCut" not in kinds(server.push(1, *ALL)), "it had ordered a copy for that clock"
+    assert kinds(server.step(part(1, 2))) == ["RefuseUpdate"]
+    assert order(server, 1, 2) == [] and (clocks(server, 0), clocks(server, 1)) == ([], [])
+    # A cut that is ordered later is kept; an order to drop the one before says nothing about it.
+    assert kinds(server.step(part(2, 3))) == ["StoreCut"]
+    assert order(server, 2, 3) == []
+    assert server.step(s.CutsDropped(1)) == [] and clocks(server, 1) == [3]
+    assert "TakeCut" in kinds(server.push(2, *ALL))
+    assert server.step(s.CutsDropped(2)) == [s.DropCut(0, 3), s.DropCut(1, 3)]
+
+
+def test_server_that_did_not_hear_of_a_cut_refuses_it_once_none_is_needed() -> None:
+    server = Server(BSP, start=APART)
+    assert server.step(s.CutsDropped(3)) == []
+    assert kinds(server.step(part(3, 1))) == ["RefuseUpdate"] and order(server, 3, 0) == []
+    assert kinds(order(server, 4, 0)) == ["TakeCut"]
 
 
 def test_late_part_of_an_earlier_cut_or_incarnation_is_refused() -> None:
@@ -146,6 +170,7 @@ def test_any_order_of_cuts_parts_and_rollbacks_keeps_at_most_two_copies(settings
         copies: set[tuple[int, int]] = set()
         # Cut -> (clock, clock of the committed cut); the last may be unknown to the server.
         cuts, committed = {0: (-1, -1)}, -1
+        dropped = -1
 
         def follow(commands: list[s.ServerCommand], seed: int, copies: set[tuple[int, int]]) -> None:
             for command in commands:
@@ -179,7 +204,7 @@ def test_any_order_of_cuts_parts_and_rollbacks_keeps_at_most_two_copies(settings
                     late = random.random() < 0.2
                     event = part(cut_id, clock, kept, random.randint(0, 1), known.incarnation - late)
                     commands = server.step(event)
-                    assert not late or kinds(commands) == ["RefuseUpdate"], seed
+                    assert not (late or cut_id <= dropped) or kinds(commands) == ["RefuseUpdate"], seed
                     follow(commands, seed, copies)
                 case "commit":
                     committed = cuts[last][0]
@@ -193,6 +218,9 @@ def test_any_order_of_cuts_parts_and_rollbacks_keeps_at_most_two_copies(settings
                     committed = -1 if target is None else target
                     cuts = {last + 1: (max(committed, 0) + 1, committed)}
                 case "drop":
-                    follow(server.step(s.CutsDropped(9)), seed, copies)
+                    follow(server.step(s.CutsDropped(last)), seed, copies)
+                    assert not copies, seed
+                    dropped, committed = last, -1
+                    cuts[last + 1] = (cuts[last][0] + 1, committed)
             held = [(p, clock) for p in (0, 1) for clock in clocks(server, p)]
             assert set(held) == copies and all(len(clocks(server, p)) <= 2 for p in (0, 1)), seed

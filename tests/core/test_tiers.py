@@ -13,12 +13,13 @@ from eps.core.job import Job
 from eps.core.members import Members
 from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
 from eps.core.planner import heirs, plan_transfer
-from eps.core.reconfig import Change, Operation, Roster, resolve
+from eps.core.reconfig import Change, Operation, Plan, Roster, resolve
 from eps.core.tiers import (
     MARGIN,
     MEASURED_CLOCKS,
     MEASURED_S,
     SETTLING_CLOCKS,
+    WORTH_CLOCKS,
     WORTH_S,
     Decision,
     HostView,
@@ -42,9 +43,15 @@ def hosts(reliable: int, transient: int) -> tuple[HostView, ...]:
 
 
 def view(
-    reliable: int, transient: int, rule: StageRule | str = StageRule.RATIO, partitions: int = 64, **more: object
+    reliable: int,
+    transient: int,
+    rule: StageRule | str = StageRule.RATIO,
+    partitions: int = 64,
+    splits: int = 256,
+    **more: object,
 ) -> TiersView:
-    return replace(TiersView(hosts(reliable, transient), StageRule(rule), partitions), **more)  # type: ignore[arg-type]
+    found = TiersView(hosts(reliable, transient), StageRule(rule), partitions, splits)
+    return replace(found, **more)  # type: ignore[arg-type]
 
 
 def decided(*numbers: int, rule: StageRule | str = StageRule.RATIO, **more: object) -> Decision:
@@ -62,7 +69,7 @@ def servers(*numbers: int) -> tuple[MemberId, ...]:
 
 
 def roster(reliable: int, transient: int, rule: StageRule | str = "1") -> Roster:
-    tiers = view(reliable, transient, rule, SETTINGS.num_partitions)
+    tiers = view(reliable, transient, rule, SETTINGS.num_partitions, SETTINGS.num_splits)
     found = decide(tiers)
     assert found is not None
     following = len(tiers.hosts) + 1
@@ -103,7 +110,7 @@ def test_fig_4c_stage_3_has_no_worker_on_a_reliable_container() -> None:
     ],
 )
 def test_table_1_names_the_function_of_each_server(rule: str, tiers: dict[int, str]) -> None:
-    hosting, members = Hosting({Tier.RELIABLE: 2, Tier.TRANSIENT: 6}, StageRule(rule), 64), Members()
+    hosting, members = Hosting({Tier.RELIABLE: 2, Tier.TRANSIENT: 6}, StageRule(rule), 64, 64), Members()
     hosting.request_first(members, 0.0)
     found = decided(2, 6, rule=rule)
     membership = _membership(1, -1, found.workers, found.servers, found.owners)
@@ -112,9 +119,13 @@ def test_table_1_names_the_function_of_each_server(rule: str, tiers: dict[int, s
         assert (tier or "") == expected, number
     assert hosting.is_exposed(membership.partitions.owners, members) == (rule != "1")
     assert hosting.is_exposed(("server-1", "server-8"), members) and not hosting.is_exposed(servers(1, 2), members)
-    backups = [target.target for target in hosting.backups(membership, members)]
-    owners_or_backups = list(membership.partitions.owners) if rule == "1" else ["server-1", "server-2"] * 2
-    assert backups == owners_or_backups
+    # All on reliable containers that stay, in every stage; of two that go, one is warned, and one leaves by a plan.
+    backups = hosting.backups(membership, members, (), None)
+    assert [(target.item, target.target) for target in backups] == [(0, "server-1"), (1, "server-2")]
+    warned = [members.by_name["server-1"].container]
+    assert [(b.item, b.target) for b in hosting.backups(membership, members, warned, None)] == [(0, "server-2")]
+    plan = Plan(1, "", Change(Operation.TIERS, 1), going=Team((), ("server-2",)))
+    assert hosting.backups(membership, members, warned, plan) == ()
     assert {ServerTier(name) for name in tiers.values() if name} <= set(ServerTier)
 
 
@@ -235,6 +246,13 @@ def test_active_servers_are_at_most_as_many_as_partitions() -> None:
     assert decided(1, 40, rule="2", partitions=8).owners == servers(*range(2, 10))
 
 
+def test_a_job_uses_no_more_workers_than_splits_and_no_more_servers_than_partitions() -> None:
+    assert decided(1, 40, rule="1", splits=20).workers == workers(*range(1, 21))
+    assert decided(1, 40, rule="3", splits=20).workers == workers(*range(2, 22))
+    assert decided(20, 0, partitions=12).owners == decided(20, 30, rule="1", partitions=12).owners
+    assert decided(20, 0, partitions=12).servers == servers(*range(1, 13))
+
+
 def test_a_server_that_has_not_registered_again_is_skipped() -> None:
     found = view(1, 4, "2")
     without = (found.hosts[0], replace(found.hosts[1], server=None), *found.hosts[2:])
@@ -243,6 +261,49 @@ def test_a_server_that_has_not_registered_again_is_skipped() -> None:
     none_has_one = (found.hosts[0], *(replace(host, server=None) for host in found.hosts[1:]))
     decision = decide(replace(found, hosts=none_has_one))
     assert decision is not None and decision.stage is ONE and decision.owners == servers(1)
+    assert decision.reason == "no server on a transient container is ready"
+
+
+def test_a_warned_server_that_keeps_copies_stays_but_does_nothing_else() -> None:
+    """It leaves once a later cut is on others."""
+    found = view(2, 4, "2")
+    leaving = replace(found, hosts=(replace(found.hosts[0], leaving=True), *found.hosts[1:]))
+    decision = decide(leaving)
+    assert decision is not None and decision.stage is TWO and decision.owners == servers(3, 4)
+    assert set(decision.backups) == {"server-1", "server-2"} and decision.workers == workers(2, 3, 4, 5, 6)
+    assert (leaving.count(Tier.RELIABLE), leaving.count(Tier.TRANSIENT)) == (1, 4)
+    assert decision.reason.startswith("1 reliable and 4 transient containers")
+    # In stage 1 nobody needs the copies.
+    decision = decide(replace(leaving, rule=StageRule.STAGE_1))
+    assert decision is not None and decision.servers == servers(2)
+    # Nothing can own the partitions after a loss if no other is left.
+    assert decide(replace(leaving, hosts=tuple(host for host in leaving.hosts if host.container != "c-2"))) is None
+
+
+def test_the_containers_that_a_change_removes_are_those_that_stay_otherwise() -> None:
+    found = view(2, 1)
+    leaving = replace(found, hosts=(found.hosts[0], replace(found.hosts[1], leaving=True), found.hosts[2]))
+    with pytest.raises(PlanError, match="at least one reliable"):
+        resized(leaving, ((Tier.RELIABLE, -1),), 4, 4)
+    with pytest.raises(PlanError, match="has 1 reliable"):
+        resized(leaving, ((Tier.RELIABLE, -2),), 4, 4)
+    after = resized(leaving, ((Tier.RELIABLE, 1),), 4, 4)
+    assert [host.server for host in after.hosts] == [*servers(1, 2, 3), "server-4"] and after.hosts[1].leaving
+
+
+def test_the_holders_of_the_committed_cut_are_seen_though_they_are_warned() -> None:
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 2, Tier.TRANSIENT: 2}, StageRule.STAGE_2, 4, 12)
+    hosting.request_first(members, 0.0)
+    for number, member in enumerate(members.by_name.values(), 1):
+        member.address = Address("m", number)
+    container = {name: member.container for name, member in members.by_name.items()}
+    warned = [container["server-1"], container["server-3"]]
+    for holders, expected in (((), []), (servers(2), []), (servers(1, 2), servers(1)), (servers(4, 1), servers(1))):
+        found = hosting.view(members, warned, None, holders)
+        assert [host.server for host in found.hosts if host.leaving] == list(expected)
+        assert [host.server for host in found.hosts if not host.leaving] == ["server-2", "server-4"]
+        # Its successor is requested at once.
+        assert hosting.lacking(found) == 1
 
 
 def test_without_a_reliable_container_there_is_nothing_to_decide() -> None:
@@ -262,6 +323,8 @@ def test_without_a_reliable_container_there_is_nothing_to_decide() -> None:
         # Near a threshold the stage on the other side is tried once, if that is worth it.
         (2, TWO, {TWO: 0.1}, 1000.0, ONE),
         (2, TWO, {TWO: 0.1}, WORTH_S - 1, TWO),
+        (2, TWO, {TWO: 10.0}, 10.0 * WORTH_CLOCKS, ONE),
+        (2, TWO, {TWO: 10.0}, 10.0 * WORTH_CLOCKS - 1, TWO),
         (2, ONE, {ONE: 0.12, TWO: 0.1}, 1000.0, TWO),
         (2, ONE, {ONE: 0.09, TWO: 0.1}, 1000.0, ONE),
         # Within the margin the job stays where it is.
@@ -281,6 +344,20 @@ def test_auto_compares_the_stages_on_both_sides_of_a_threshold(
     # The ratio alone does not look at measurements.
     by_ratio = decided(1, transient, rule="ratio", stage=stage, measured=measured, left_s=left_s)
     assert by_ratio.stage is decided(1, transient).stage
+
+
+def test_auto_keeps_what_it_measured_when_the_number_of_containers_changes() -> None:
+    def found(transient: int, **more: object) -> Decision:
+        return decided(1, transient, **{"rule": "auto", "stage": ONE, "has_compared": True, **more})  # type: ignore[arg-type]
+
+    assert found(3).stage is ONE and found(3).reason.endswith("stage 1 was faster with other numbers")
+    assert found(1, stage=TWO).stage is TWO
+    assert found(20, stage=TWO).stage is TWO and found(14, stage=THREE).stage is THREE
+    # Where the ratio alone decides, it does; so it does as long as nothing was compared.
+    assert found(8).stage is TWO and found(63, stage=TWO).stage is THREE and found(0, stage=TWO).stage is ONE
+    assert found(3, has_compared=False).stage is TWO and found(3, rule="ratio").stage is TWO
+    # With the new number it compares again.
+    assert found(3, measured={ONE: 0.1}, left_s=1000.0).stage is TWO
 
 
 # ---- changes of the number of containers
@@ -326,6 +403,19 @@ def test_changes_that_would_break_the_job_are_refused(deltas: tuple[tuple[Tier, 
         resolve(roster(1, 2), change, SETTINGS)
 
 
+def test_a_change_of_the_stage_alone_leaves_out_what_is_beyond_the_limits() -> None:
+    """A job in stage 3 may have a worker for each split, and tries stage 2 nevertheless."""
+    tiers = view(3, 12, "2", SETTINGS.num_partitions, SETTINGS.num_splits)
+    active, following = servers(*range(4, 8)), len(tiers.hosts) + 1
+    known = Roster(workers(*range(4, 16)), (*active, *servers(1, 2, 3)), following, following, tiers, active)
+    after, coming, going = resolve(known, Change(Operation.TIERS, 0), SETTINGS)
+    assert after.workers == workers(*range(4, 13), 1, 2, 3) and coming.workers == workers(1, 2, 3)
+    assert going.workers == workers(13, 14, 15) and len(after.workers) == SETTINGS.num_splits
+    # More containers than it could use in every stage are refused.
+    with pytest.raises(PlanError, match="16 workers would share 12 splits"):
+        resolve(known, Change(Operation.TIERS, 1, containers=((Tier.TRANSIENT, 1),)), SETTINGS)
+
+
 def test_a_job_has_tiers_or_it_does_not() -> None:
     with pytest.raises(PlanError, match=r"transient=\+2"):
         resolve(roster(1, 1), Change(Operation.ADD_WORKERS, 1), SETTINGS)
@@ -357,7 +447,7 @@ def _membership(
 
 
 def test_stages_are_recorded_when_stage_or_number_of_containers_change() -> None:
-    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.RATIO, 4)
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.RATIO, 4, 12)
     hosting.request_first(members, 0.0)
     one, all_of_them = servers(1), workers(1, 2, 3)
     for found in (
@@ -379,7 +469,7 @@ def test_stages_are_recorded_when_stage_or_number_of_containers_change() -> None
 
 
 def test_a_stage_is_measured_once_it_has_settled_and_forgotten_with_the_number_of_containers() -> None:
-    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.AUTO, 4)
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.AUTO, 4, 12)
     hosting.request_first(members, 0.0)
     hosting.note(_membership(1, 0, workers(1, 2, 3), servers(1), servers(1)), members)
     times, enough = [float(clock) for clock in range(40)], SETTLING_CLOCKS + MEASURED_CLOCKS
@@ -391,13 +481,17 @@ def test_a_stage_is_measured_once_it_has_settled_and_forgotten_with_the_number_o
     found = hosting.view(members, (), None)
     assert found.measured == {ONE: 1.0} and found.left_s == 60.0
     hosting.note(_membership(2, 40, workers(1, 2, 3), servers(1, 2), servers(2)), members)
-    assert hosting.view(members, (), None).measured == found.measured
-    hosting.note(_membership(3, 50, workers(1, 2), servers(1, 2), servers(2)), members)
-    assert not hosting.view(members, (), None).measured
+    assert hosting.view(members, (), None).measured == found.measured and not found.has_compared
+    hosting.measure([*times, *(40 + 2.0 * clock for clock in range(20))], 100)
+    found = hosting.view(members, (), None)
+    assert found.measured == {ONE: 1.0, TWO: 2.0} and found.has_compared
+    hosting.note(_membership(3, 60, workers(1, 2), servers(1, 2), servers(2)), members)
+    found = hosting.view(members, (), None)
+    assert not found.measured and found.has_compared and found.stage is TWO
 
 
 def test_a_spare_worker_for_a_recovery_is_preferably_one_that_stays_and_on_a_reliable_container() -> None:
-    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.STAGE_3, 4)
+    members, hosting = Members(), Hosting({Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, StageRule.STAGE_3, 4, 12)
     hosting.request_first(members, 0.0)
     found = view(1, 2)
     assert hosting.spare(members, found, Role.WORKER, ()) is None, "none has registered"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from eps.core import messages as m
+from eps.core import server_events as s
 from eps.core.cuts import cut_name
 from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address
@@ -88,8 +89,8 @@ class Pair:
             )
         )
 
-    def order(self, cut_id: int, clock: int, kept: int = -1, backups: tuple[str, ...] = (BACKUP, BACKUP)) -> None:
-        targets = tuple(m.Target(p, name, self.addresses.get(name, NOWHERE)) for p, name in enumerate(backups))
+    def order(self, cut_id: int, clock: int, kept: int = -1, backups: tuple[str, ...] = (BACKUP,)) -> None:
+        targets = tuple(m.Target(place, name, self.addresses.get(name, NOWHERE)) for place, name in enumerate(backups))
         for shell in self.shells.values():
             shell.on_order(m.TakeCut(cut_id, clock, kept, targets))
 
@@ -131,7 +132,7 @@ class Pair:
         """Return the bits of the copies that a server keeps, by partition and clock."""
         shell = self.shells[name]
         with shell._lock:
-            found = {key: arrays for key, arrays in shell._cuts._kept.items() if arrays is not None}
+            found = {key: arrays for key, (_, arrays) in shell._cuts._kept.items() if arrays is not None}
             known = {(p, clock) for p, kept in shell._state._served.cuts.items() for clock in kept}
         assert set(found) <= known
         return {key: bits(arrays) for key, arrays in found.items()}
@@ -192,7 +193,7 @@ def test_cut_is_staged_and_committed_and_restored_on_both_servers(pair: Pair) ->
     pair.train(*range(first(pair), 2))
     at_2 = {(p, 2): pair.store(p) for p in PARTITIONS}
     pair.wait_for_cut(1)
-    assert {(r.name, r.holder, r.next_clock) for r in pair.staged(1)} == {(OWNER, BACKUP, (2, 2))}
+    assert {(r.name, r.holder, r.clock) for r in pair.staged(1)} == {(OWNER, BACKUP, 2)}
     assert all(report.size_bytes > 0 for report in pair.staged(1))
     pair.train(2, 3)
     assert pair.kept(OWNER) == pair.kept(BACKUP) == at_2
@@ -241,8 +242,9 @@ def test_whole_partition_is_sent_if_its_backup_lacks_the_copy_that_changed(pair:
     if which == "missing":
         cuts._kept.clear()
     else:
-        state, values, *others = cuts._kept[0, 1] or ()
-        cuts._kept[0, 1] = (state, values + 1, *others)
+        cut_id, arrays = cuts._kept[0, 1]
+        state, values, *others = arrays or ()
+        cuts._kept[0, 1] = cut_id, (state, values + 1, *others)
     pair.order(2, 2, kept=1)
     pair.train(1)
     pair.wait_for_cut(2)
@@ -307,14 +309,56 @@ def test_copies_stay_as_they_were_while_training_goes_on(pair: Pair) -> None:
 
 def test_partition_whose_backup_is_its_owner_is_not_sent(dense: Pair) -> None:
     dense.train(-1, 0, 1)
-    dense.order(1, 2, backups=(OWNER, BACKUP))
+    dense.order(1, 2)
     dense.wait_for_cut(1)
-    assert {(r.partition, r.holder, r.size_bytes > 0) for r in dense.staged(1)} == {
-        (0, OWNER, False),
-        (1, BACKUP, True),
+    dense.roll_back(2, OWNER, BACKUP)
+    dense.received.clear()
+    # The BackupPS owns a partition itself, until a plan moves that again.
+    dense.order(2, 3, kept=2)
+    dense.train(2)
+    dense.wait_for_cut(2)
+    assert {(r.name, r.partition, r.holder, r.size_bytes > 0) for r in dense.staged(2)} == {
+        (OWNER, 0, BACKUP, True),
+        (BACKUP, 1, BACKUP, False),
     }
-    assert set(dense.kept(OWNER)) == {(0, 2), (1, 2)} and set(dense.kept(BACKUP)) == {(1, 2)}
-    assert len(dense.received) == 1
+    assert dense.kept(BACKUP)[1, 3] == dense.store(1) and (1, 3) not in dense.kept(OWNER)
+    assert [part.partition for part in dense.parts()] == [0]
+
+
+def test_partitions_of_a_server_that_keeps_copies_stay_with_it(dense: Pair) -> None:
+    dense.train(-1, 0, 1)
+    dense.order(1, 2, backups=(BACKUP, OWNER))
+    dense.wait_for_cut(1)
+    assert {(r.partition, r.holder, r.size_bytes) for r in dense.staged(1)} == {(0, OWNER, 0), (1, OWNER, 0)}
+    assert set(dense.kept(OWNER)) == {(0, 2), (1, 2)} and not dense.kept(BACKUP) and not dense.received
+
+
+def test_partitions_are_kept_in_turns_by_several_backups(dense: Pair) -> None:
+    dense.train(-1, 0, 1)
+    dense.order(1, 2, backups=(BACKUP, "server-9"))
+    wait_for(lambda: bool(dense.failures()) and bool(dense.staged(1)), TIMEOUT_S, "a failure and a copy")
+    # Nobody answers as server-9.
+    assert [(r.partition, r.holder) for r in dense.staged(1)] == [(0, BACKUP)]
+    assert [failed.partition for failed in dense.failures()] == [1]
+
+
+def test_copy_of_a_voided_cut_is_not_kept_for_another_cut_of_that_clock(dense: Pair) -> None:
+    """After a rollback a cut may have the clock of one whose copy is still on its way."""
+    dense.train(-1, 0, 1)
+    at_2 = dense.store(0)
+    taken = s.TakeCut(1, 0, 2, s.Counters((2, 2), 4))
+    arrays = dense.shells[OWNER]._partitions.stores[0].snapshot()[0]
+    cuts = dense.shells[OWNER]._cuts
+    with dense.shells[OWNER]._lock:
+        cuts._kept[0, 2] = 1, None
+        cuts.copied(taken, arrays)
+        kept = cuts.find(0, 2)
+        assert kept is not None and bits(kept) == at_2
+        # Another cut of the same clock has begun; its copy is not made yet.
+        cuts._kept[0, 2] = 2, None
+        cuts.copied(taken, arrays)
+        assert cuts.find(0, 2) is None
+        cuts.drop(s.DropCut(0, 2))
 
 
 def test_repeated_order_repeats_the_reports(dense: Pair) -> None:
@@ -327,7 +371,7 @@ def test_repeated_order_repeats_the_reports(dense: Pair) -> None:
 
 def test_unreachable_backup_fails_the_cut_and_the_next_one_succeeds(dense: Pair) -> None:
     dense.train(-1, 0, 1)
-    dense.order(1, 2, backups=("server-9", "server-9"))
+    dense.order(1, 2, backups=("server-9",))
     wait_for(lambda: bool(dense.failures()), TIMEOUT_S, "a failure")
     failed = dense.failures()[0]
     assert (failed.name, failed.cut_id) == (OWNER, 1) and "nowhere" in failed.message
@@ -384,6 +428,27 @@ def test_all_copies_are_freed_when_no_cut_is_needed(dense: Pair) -> None:
         shell.on_order(m.DropCuts(1))
         assert not shell._cuts._kept
     assert not dense.kept(OWNER) and not dense.kept(BACKUP)
+
+
+def test_part_that_arrives_when_no_cut_is_needed_any_more_is_refused(dense: Pair) -> None:
+    dense.train(-1, 0, 1)
+    dense.answers.clear()
+    dense.order(1, 2)
+    for shell in dense.shells.values():
+        shell.on_order(m.DropCuts(1))
+    dense.answers.set()
+    # Those of a later cut are not.
+    dense.order(2, 3)
+    dense.train(2)
+    dense.wait_for_cut(2)
+    assert not dense.staged(1) and {failed.cut_id for failed in dense.failures()} <= {1}
+    assert dense.kept(OWNER) == dense.kept(BACKUP) == {(p, 3): dense.store(p) for p in PARTITIONS}
+    with pytest.raises(TakenOverError, match="a later cut than 1"):
+        send_cut(dense)
+    # A repeated or late order to drop the first cut changes nothing.
+    for shell in dense.shells.values():
+        shell.on_order(m.DropCuts(1))
+    assert set(dense.kept(OWNER)) == set(dense.kept(BACKUP)) == {(0, 3), (1, 3)}
 
 
 def send_cut(pair: Pair, seal: bool = True, num_arrays: int = 99, **changed: object) -> None:
