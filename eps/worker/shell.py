@@ -205,8 +205,8 @@ class WorkerShell:
         """Install a membership once its splits are stored here, because its clock may come at once."""
         name = self.state.name
         if membership.version == 1 or membership.takes_over:
-            inactive = membership.splits.inactive_on(name) if membership.version == 1 else ()
-            for split in membership.splits.active_on(name) + inactive:
+            # A recovery may be the first that this worker hears of: then it has none of its inactive copies.
+            for split in membership.splits.active_on(name) + membership.splits.inactive_on(name):
                 self._datasets.load_initial(split)
         self._datasets.close_plan(plan_id, keep=True)
         with self._wakeup.lock:

@@ -131,7 +131,7 @@ def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> N
 
 #: Long enough for some cuts.
 PACED = {**JOB, "iterations": 200}
-STRETCH_S = 0.01
+STRETCH_S = 0.005
 
 
 def pids(job: eps.Job, tier: str) -> list[int]:

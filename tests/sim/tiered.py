@@ -135,11 +135,20 @@ class TieredJob(EvictingJob):
         return runs and master.plans.flight.plan is None and not self._is_exposed(master.membership)
 
     def _check_exposed(self, before: Membership, after: Membership) -> None:
-        """A plan gives partitions to transient containers only if there is a cut, or there can be none."""
+        """A plan gives partitions to transient containers only if there is a cut on servers that stay.
+
+        Unless none stays, or the job ends soon.
+        """
         if self._is_exposed(after) and not self._is_exposed(before):
-            committed, horizon = self.master.cuts.committed, self.master.progress.horizon
-            late = horizon + self.master.progress.lookahead >= self.settings.iterations
-            assert late or (committed is not None and set(committed.holders) <= set(before.servers))
+            master, committed = self.master, self.master.cuts.committed
+            late = master.progress.horizon + master.progress.lookahead >= self.settings.iterations
+            stays = any(
+                master.members.hosts[member.container].tier is Tier.RELIABLE
+                and member.container not in master.evictions.containers
+                for member in master.members.by_name.values()
+                if member.name in before.servers and member.name in after.servers
+            )
+            assert late or not stays or (committed is not None and set(committed.holders) <= set(after.servers))
 
     def _check_rollback(self, after: Membership) -> None:
         back, cuts = self.master.recovery.goings_back[-1], self.master.cuts
