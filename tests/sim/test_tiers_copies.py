@@ -75,8 +75,8 @@ class KeepingJob(TieredJob):
     @property
     def is_late(self) -> bool:
         """Whether no other cut can be made before the job ends."""
-        progress = self.master.progress
-        return progress.horizon + progress.lookahead >= self.settings.iterations
+        master = self.master
+        return master.membership is not None and master.cuts.is_too_late(master._checkpoint_context(master.membership))
 
     @property
     def keeping(self) -> list[str]:
