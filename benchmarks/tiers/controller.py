@@ -2,7 +2,7 @@
 
     python -m benchmarks.tiers.controller
 
-Members are played: each order is answered at once.  The time is that of ``Job.step``, on one core.  ``decision`` is the
+Members are played: each order is answered at once.  The time is the CPU time of ``Job.step``.  ``decision`` is the
 longest step: the one that decides, plans and orders the change.  ``whole`` is the sum of all steps from the request to
 the release, with the reports of all members; it is spread over the time that the members need.
 """
@@ -61,9 +61,9 @@ class PlayedJob:
         while self._events:
             event = self._events.popleft()
             self.now_s += 1e-5
-            begin = time.perf_counter()
+            begin = time.thread_time()
             commands = self.job.step(event, self.now_s)
-            self.steps.append(time.perf_counter() - begin)
+            self.steps.append(time.thread_time() - begin)
             self._take(commands)
 
     def _take(self, commands: list[e.Command]) -> None:
@@ -103,11 +103,9 @@ class PlayedJob:
             case m.ReleasePlan(plan_id):
                 return [m.PlanReleased(name, plan_id)]
             case m.TakeCut(cut_id, clock, _, backups):
-                owners = self.job.membership.partitions.owners if self.job.membership is not None else ()
-                clocks = (clock,) * self.job.settings.num_splits
-                return [
-                    m.CutStaged(name, cut_id, t.item, t.target, 8, clocks) for t in backups if owners[t.item] == name
-                ]
+                owned = self.job.membership.partitions.owned_by(name) if self.job.membership is not None else ()
+                holders = {p: m.backup_of(p, name, backups).target for p in owned}
+                return [m.CutStaged(name, cut_id, p, holder, 8, clock) for p, holder in holders.items()]
             case m.GrantHorizon():
                 return self._results(name, order.horizon)
         return []

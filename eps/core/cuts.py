@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
@@ -54,6 +55,8 @@ class Staging:
     clock: int
     backups: tuple[m.Target, ...]
     parts: dict[int, m.CutStaged] = field(default_factory=dict)
+    #: The smallest clock of the parts; infinity without one.
+    first: float = inf
     #: The membership version whose servers received the order, and when.
     version: int = 0
     sent_s: float = 0.0
@@ -101,6 +104,7 @@ class Cuts:
             return
         if isinstance(report, m.CutStaged):
             staging.parts[report.partition], staging.news_s = report, now_s
+            staging.first = min(staging.first, report.clock)
         else:
             self.abandon(f"{report.name}, partition {report.partition}: {report.message}", now_s)
 
@@ -188,16 +192,15 @@ class Cuts:
         membership, completed = job.membership, job.completed
         if staging.reached_s is None and completed > staging.clock:
             staging.reached_s = staging.news_s = now_s
-        missing = [p for p in range(self._num_partitions) if p not in staging.parts]
-        if not missing:
+        if len(staging.parts) == self._num_partitions:
             # The results of the clocks before belong to the cut.
-            first = min(part.clock for part in staging.parts.values())
-            if completed >= first:
-                self._commit(staging, first, now_s)
+            if completed >= staging.first:
+                self._commit(staging, int(staging.first), now_s)
         elif staging.reached_s is not None and now_s - staging.news_s >= PATIENCE_S:
+            missing = [p for p in range(self._num_partitions) if p not in staging.parts]
             self.abandon(f"partitions {missing} were not copied in {PATIENCE_S:g} s", now_s)
         elif membership.version != staging.version or now_s - staging.sent_s >= RESEND_S:
-            owners = {membership.partitions.owners[p] for p in missing}
+            owners = {owner for p, owner in enumerate(membership.partitions.owners) if p not in staging.parts}
             everyone = membership.version != staging.version
             staging.version, staging.sent_s = membership.version, now_s
             kept = self.committed.clock if self.committed is not None else -1

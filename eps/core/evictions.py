@@ -92,6 +92,10 @@ class Evictions:
         self.all: list[Eviction] = []
         #: Container -> its open eviction.
         self._open: dict[str, Eviction] = {}
+        #: Member -> its open eviction.
+        self._of: dict[MemberId, Eviction] = {}
+        #: The latest answer of :meth:`next_to_drain`, while it holds.
+        self._next: tuple[Membership, tuple[MemberId, ...]] | None = None
         #: Evictions that ended since the last call of :meth:`settle`.
         self._over: list[Eviction] = []
 
@@ -108,6 +112,8 @@ class Evictions:
         eviction.for_others = warning.for_others
         self.all.append(eviction)
         self._open[warning.container_id] = eviction
+        self._of.update(dict.fromkeys(names, eviction))
+        self._next = None
         details = {"container": warning.container_id, "in_s": round(warning.deadline_s, 6), "reason": reason}
         return [e.noted("warned", now_s, member=eviction.name, **details)]
 
@@ -116,6 +122,9 @@ class Evictions:
         eviction = self._open.pop(container_id, None)
         if eviction is None:
             return []
+        for name in eviction.names:
+            del self._of[name]
+        self._next = None
         eviction.end(outcome, now_s)
         eviction.took_part = took_part
         self._over.append(eviction)
@@ -153,15 +162,15 @@ class Evictions:
 
     def of(self, name: MemberId) -> Eviction | None:
         """Return the open eviction of a member, or None."""
-        return next((eviction for eviction in self._open.values() if name in eviction.names), None)
+        return self._of.get(name)
 
     def next_to_drain(self, membership: Membership) -> tuple[MemberId, ...]:
         """Return the members to drain next; see :func:`next_to_drain`."""
-        return next_to_drain(membership, self._warned) if self._open else ()
-
-    @property
-    def _warned(self) -> set[MemberId]:
-        return {name for each in self._open.values() for name in each.names}
+        if not self._open:
+            return ()
+        if self._next is None or self._next[0] is not membership:
+            self._next = membership, next_to_drain(membership, self._of)
+        return self._next[1]
 
     @property
     def containers(self) -> list[str]:
@@ -170,21 +179,22 @@ class Evictions:
 
     def drained_by(self, plan: Plan) -> None:
         """Record the plan that drains announced members."""
-        for eviction in self._open.values():
-            if set(eviction.names) & set(plan.removed):
+        for name in plan.removed:
+            if (eviction := self._of.get(name)) is not None:
                 eviction.plan_id = plan.plan_id
 
     def servers_warned_s(self, membership: Membership) -> float | None:
         """Return the time of the latest warning if all servers are announced to go, else None."""
-        servers = set(membership.servers)
-        warned = [each.warned_s for each in self._open.values() if servers & set(each.names)]
-        return max(warned) if len(warned) == len(membership.servers) else None
+        if not all(name in self._of for name in membership.servers):
+            return None
+        return max(self._of[name].warned_s for name in membership.servers)
 
     def validate(self) -> None:
         """Assert that exactly the evictions without an outcome are open."""
         waiting = [eviction for eviction in self.all if eviction.outcome is EvictionOutcome.WARNED]
         assert waiting == list(self._open.values())
         assert all(eviction.container_id == container_id for container_id, eviction in self._open.items())
+        assert self._of == {name: eviction for eviction in waiting for name in eviction.names}
 
 
 def counts(evictions: Iterable[Eviction]) -> dict[str, int]:

@@ -74,6 +74,11 @@ class Hosting:
         self._lacking_s = 0.0
         #: Index of the entry of :attr:`stages` that was measured last.
         self._measured_entry = -1
+        #: The latest answers of :meth:`view` and of :meth:`decision` with what they depend on, while they hold.
+        self._viewed: tuple[tuple[object, ...], TiersView] | None = None
+        self._decided: tuple[Membership, TiersView, Decision | None] | None = None
+        self._backups: tuple[tuple[object, ...], tuple[m.Target, ...]] | None = None
+        self._news: tuple[int, ...] = ()
 
     def request_first(self, members: Members, now_s: float) -> list[e.Command]:
         """Request the containers with which the job starts."""
@@ -97,8 +102,16 @@ class Hosting:
         holders : collection of str
             The servers that keep the committed cut, if one is needed: they leave only when others keep a later one.
         """
+        facts = members.changes, warned, plan.turn if plan is not None else 0, holders if warned else ()
+        if self._viewed is None or self._viewed[0] != facts:
+            self._viewed = facts, self._view(members, warned, plan, holders)
+        return self._viewed[1]
+
+    def _view(
+        self, members: Members, warned: Collection[str], plan: Plan | None, holders: Collection[MemberId]
+    ) -> TiersView:
         without = set(plan.releases if plan is not None else ())
-        coming = plan.added if plan is not None else ()
+        coming = frozenset(plan.added if plan is not None else ())
         found = []
         for host in members.hosts.values():
             if host.container in without:
@@ -132,7 +145,7 @@ class Hosting:
         first = max(0, entry.clock) + SETTLING_CLOCKS
         if end - first < MEASURED_CLOCKS or completed_s[end - 1] - completed_s[first] < MEASURED_S:
             return
-        self._measured_entry = number
+        self._measured_entry, self._viewed = number, None
         found = median(later - earlier for earlier, later in pairwise(completed_s[first:end]))
         previous = self._measured.get(entry.stage, found)
         # Times of one stage change with the load of the machines: the earlier measurement counts, too.
@@ -142,10 +155,11 @@ class Hosting:
 
     def first_membership(self, members: Members, settings: CoreSettings) -> Membership | None:
         """Return the first membership, or None while a member has not registered."""
-        found = self.view(members, (), None)
+        if any(member.address is None for member in members.by_name.values()):
+            return None
         # Partitions begin on reliable containers: the first cut protects them before they move on.
-        decision = decide(replace(found, rule=StageRule.STAGE_1))
-        if decision is None or any(member.address is None for member in members.by_name.values()):
+        decision = decide(replace(self.view(members, (), None), rule=StageRule.STAGE_1))
+        if decision is None:
             return None
         self.reason = "a job starts in stage 1"
         # So a split that is lost with a transient container has an earlier owner (Proteus §3.3).
@@ -187,6 +201,11 @@ class Hosting:
 
     def decision(self, membership: Membership, view: TiersView) -> Decision | None:
         """Return who should take part; None if that is as it is, or cannot be."""
+        if self._decided is None or self._decided[0] is not membership or self._decided[1] is not view:
+            self._decided = membership, view, self._decide(membership, view)
+        return self._decided[2]
+
+    def _decide(self, membership: Membership, view: TiersView) -> Decision | None:
         found = decide(view)
         if found is None:
             return None
@@ -209,13 +228,13 @@ class Hosting:
         self, membership: Membership, members: Members, warned: Collection[str], plan: Plan | None
     ) -> tuple[m.Target, ...]:
         """Return the servers on reliable containers that stay, which keep the copies of a cut."""
-        going = plan.removed if plan is not None else ()
-        stays = (
-            name
-            for name in self.safe(membership.servers, members)
-            if name not in going and members.by_name[name].container not in warned
-        )
-        return tuple(m.Target(place, name, membership.addresses[name]) for place, name in enumerate(stays))
+        facts = membership.version, members.changes, warned, plan.going.servers if plan is not None else ()
+        if self._backups is None or self._backups[0] != facts:
+            names = [name for name in self.safe(membership.servers, members) if name not in facts[-1]]
+            stays = [name for name in names if members.by_name[name].container not in warned]
+            found = (m.Target(place, name, membership.addresses[name]) for place, name in enumerate(stays))
+            self._backups = facts, tuple(found)
+        return self._backups[1]
 
     def server_tier(self, name: MemberId, membership: Membership, members: Members) -> ServerTier | None:
         """Return the tier of a server; None if it is spare."""
@@ -243,8 +262,13 @@ class Hosting:
 
     def drained(self, members: Members, warned: Collection[str], needed: Collection[MemberId]) -> list[str]:
         """Return the containers that will be taken away and that nothing needs any more."""
-        here = [name for name in warned if name in members.hosts]
-        return [name for name in here if not any(each.name in needed for each in members.in_container(name))]
+        used = {member.container for name in needed if (member := members.by_name.get(name)) is not None}
+        return [name for name in warned if name in members.hosts and name not in used]
+
+    def has_news(self, facts: tuple[int, ...]) -> bool:
+        """Return whether what containers are needed for may have changed since the last call."""
+        before, self._news = self._news, facts
+        return facts != before
 
     def note(self, membership: Membership, members: Members) -> None:
         """Record stage and number of containers, if they have changed."""
@@ -257,6 +281,7 @@ class Hosting:
             if last is None or (last.reliable, last.transient) != now[1:]:
                 self._measured.clear()
             self.stages.append(StageEntry(membership.from_clock, *now))
+            self._viewed = None
 
     def _stage(self, membership: Membership, members: Members) -> Stage:
         if not self.is_exposed(membership.partitions.owners, members):

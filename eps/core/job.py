@@ -667,7 +667,9 @@ class Job:
         before it removes a server that keeps the committed one.  It does not wait if no such server is left.
         """
         plan, membership = self.plans.flight.plan, self.membership
-        if self.hosting is None or plan is None or plan.transfer is None or membership is None:
+        if self.hosting is None or plan is None or plan.phase is not Phase.COPIED:
+            return True
+        if plan.transfer is None or membership is None:
             return True
         if not self._is_exposed(plan.transfer.partitions.owners):
             return True
@@ -725,9 +727,7 @@ class Job:
     def _arrange(self, hosting: Hosting, membership: Membership) -> None:
         """Release drained hosts; plan who takes part, and the replacement of reliable containers."""
         plans, now_s = self.plans, self.out.now_s
-        driver = plans.flight.driver
-        needed = {*membership.members, *(driver.concerned if driver is not None else ())}
-        for container_id in hosting.drained(self.members, self.evictions.containers, needed):
+        for container_id in self._drained(hosting, membership):
             self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
@@ -751,6 +751,17 @@ class Job:
             self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
         if not any(plan.purpose is purpose for plan in plans.queue):
             self.out.add(plans.arrange(purpose, now_s))
+
+    def _drained(self, hosting: Hosting, membership: Membership) -> list[str]:
+        """Return the containers to release: they will be taken away, and nothing needs them any more."""
+        driver, evictions = self.plans.flight.driver, self.evictions
+        flight = (driver.plan.turn, len(driver.lost)) if driver is not None else ()
+        if not evictions.are_open or not hosting.has_news(
+            (membership.version, *flight, self.members.changes, len(evictions.all))
+        ):
+            return []
+        needed = {*membership.members, *(driver.concerned if driver is not None else ())}
+        return hosting.drained(self.members, evictions.containers, needed)
 
     # ---- between the parts
 

@@ -120,6 +120,10 @@ class Members:
     def __init__(self, first_container: int = 1) -> None:
         self.by_name: dict[MemberId, Member] = {}
         self.by_seat: dict[str, Member] = {}
+        #: The containers that the job uses or has requested.
+        self.containers: set[str] = set()
+        #: How often a member, its address or a host has come or gone: what depends on them alone holds until then.
+        self.changes = 0
         #: Container -> host; empty if every container has one member.
         self.hosts: dict[str, Host] = {}
         #: The newest membership; None while the job starts.
@@ -172,16 +176,20 @@ class Members:
             name, container_id, frozenset({role}), rank, self.hosts[container_id].tier, seat=seat, asked_s=now_s
         )
         self.by_name[name] = self.by_seat[seat] = found
+        self.changes += 1
         return found
 
     def _request(self, name: MemberId, roles: frozenset[Role], rank: int, now_s: float) -> list[e.Command]:
         container_id = self._new_container()
         self.by_name[name] = self.by_seat[container_id] = Member(name, container_id, roles, rank, asked_s=now_s)
+        self.changes += 1
         return [e.RequestContainer(container_id, roles)]
 
     def _new_container(self) -> str:
+        container_id = f"container-{self._next_container:04d}"
         self._next_container += 1
-        return f"container-{self._next_container - 1:04d}"
+        self.containers.add(container_id)
+        return container_id
 
     def repeat_request(self, container_id: str, now_s: float) -> list[e.Command]:
         """Request the same container again: a restart of the master may have lost the request."""
@@ -192,11 +200,6 @@ class Members:
             member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
             roles |= member.roles
         return [e.RequestContainer(container_id, roles, host.tier if host is not None else None)]
-
-    @property
-    def containers(self) -> set[str]:
-        """The containers that the job uses or has requested."""
-        return {member.container for member in self.by_name.values()} | set(self.hosts)
 
     def in_container(self, container_id: str) -> list[Member]:
         """Return the members of a container, workers first; none if the container is unknown."""
@@ -257,20 +260,29 @@ class Members:
         again = member.phase is MemberPhase.REGISTERED
         member.phase, member.address, member.generation = MemberPhase.REGISTERED, event.address, generation
         self._by_address[event.address] = member
+        self.changes += 1
         return member, again
 
     def ended(self, container_id: str) -> list[Member]:
         """Remove and return the members whose container ended."""
         members = self.in_container(container_id)
-        self.hosts.pop(container_id, None)
+        self._ended(container_id)
         for member in members:
             self.left(member)
         return members
 
+    def _ended(self, container_id: str) -> None:
+        self.hosts.pop(container_id, None)
+        # A container that was released before ends later.
+        self.changes += container_id in self.containers
+        self.containers.discard(container_id)
+
     def left(self, member: Member) -> None:
         """Remove a member whose process has ended; a host goes on."""
         del self.by_seat[member.seat], self.by_name[member.name]
-        self._count()
+        self.changes += 1
+        for role in member.roles:
+            self.held[role] -= self.membership is not None and member.name in self.membership.addresses
 
     def dismiss(self, names: Iterable[MemberId], why: str) -> list[e.Command]:
         """Shut members down and release their containers, except hosts; unknown names are skipped."""
@@ -280,16 +292,18 @@ class Members:
             if member is None:
                 continue
             del self.by_seat[member.seat]
+            self.changes += 1
             if member.address is not None:
                 commands.append(e.Send(name, m.Shutdown(why)))
             if member.container not in self.hosts:
+                self.containers.discard(member.container)
                 commands.append(e.ReleaseContainer(member.container))
         return commands
 
     def release_host(self, container_id: str, why: str) -> list[e.Command]:
         """Release a host; its members, if any, are not in the membership."""
         commands = self.dismiss([member.name for member in self.in_container(container_id)], why)
-        del self.hosts[container_id]
+        self._ended(container_id)
         return [*commands, e.ReleaseContainer(container_id)]
 
     def connected(self, report: m.PeerReached) -> None:
@@ -377,6 +391,7 @@ class Members:
         assert {member.seat: member.name for member in self.by_name.values()} == {
             seat: member.name for seat, member in self.by_seat.items()
         }
+        assert self.containers == {member.container for member in self.by_name.values()} | set(self.hosts)
         for member in self.by_name.values():
             assert (member.address is not None) == (member.phase is MemberPhase.REGISTERED), member
         if self.membership is None:

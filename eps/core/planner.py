@@ -200,7 +200,10 @@ def plan_splits(
     targets = target_counts(table.counts(workers), after, added)
     leaving, room = _taken(table.active, workers, targets, SPLIT_TAKE_RULE)
     leaving.sort()
-    copies = {s: [worker for worker in after if worker in table.inactive[s]] for s in leaving}
+    order = {worker: position for position, worker in enumerate(after)}
+    copies = {
+        s: sorted((worker for worker in table.inactive[s] if worker in order), key=order.__getitem__) for s in leaving
+    }
     dealt = _match_copies(leaving, copies, room)
     for member in dealt.values():
         room[member] -= 1
@@ -242,8 +245,8 @@ def plan_transfer(
     found = TransferPlan((), (), membership.partitions, membership.splits)
     if owners is not None:
         holding = set(found.partitions.owners)
-        before = [name for name in membership.servers if name in holding]
-        more, fewer = [n for n in owners if n not in holding], [n for n in before if n not in owners]
+        before, after = [name for name in membership.servers if name in holding], frozenset(owners)
+        more, fewer = [n for n in owners if n not in holding], [n for n in before if n not in after]
         if more or fewer:
             moves, partitions = plan_partitions(found.partitions, before, more, fewer)
             found = replace(found, partition_moves=moves, partitions=partitions)

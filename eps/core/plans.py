@@ -9,7 +9,7 @@ Source: EPS §3.2, §3.3, Figs 5 and 10, §5.2 (the four calls); design section 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from eps.core import events as e
@@ -45,6 +45,10 @@ REGISTRATION_PATIENCE_S = 60.0
 STANDING = "standing"
 
 
+#: What a phase waits for: the collection that will contain a key, the key, and a sentence.
+Wait = tuple[Container[object], MemberId | int, str]
+
+
 @dataclass
 class PlanDriver:
     """The plan that is changing the job now."""
@@ -71,8 +75,15 @@ class PlanDriver:
     exited: set[MemberId] = field(default_factory=set)
     #: Members that ended during the plan; it no longer waits for them.
     lost: set[MemberId] = field(default_factory=set)
+    #: The members of ``plan.added``.
+    added: frozenset[MemberId] = field(init=False)
+    #: Some of what was missing: while the last of it is, nothing else has to be looked at.
+    _waits: list[Wait] = field(init=False, default_factory=list)
+    #: A worker before the change that has not released, if that is known.
+    _owing: MemberId = field(init=False, default="")
 
     def __post_init__(self) -> None:
+        self.added = frozenset(self.plan.added)
         for move in self.transfer.partition_moves:
             if move.target in self.before.partitions.followers_of(move.item):
                 # A standing follower already has the partition.
@@ -102,8 +113,9 @@ class PlanDriver:
 
     def _pass_first_barrier(self, now_s: float) -> None:
         """Pass barrier 1 of an addition once every newcomer's container is launched."""
-        up = {name for name, phase in self.phases.items() if phase is not MemberPhase.GRANTED}
-        if up == set(self.plan.added):
+        if len(self.phases) < len(self.added) or "B1" in self.plan.barriers_s:
+            return
+        if self.added == {name for name, phase in self.phases.items() if phase is not MemberPhase.GRANTED}:
             self.plan.barriers_s.setdefault("B1", now_s)
 
     @property
@@ -146,22 +158,38 @@ class PlanDriver:
 
     def missing(self) -> list[str]:
         """Return what the current phase waits for, as sentences; empty when it is complete."""
-        phase = self.plan.phase
-        if phase is Phase.PROPOSED:
-            return [f"{name} to register" for name in self.plan.added if name not in self.newcomers]
-        if phase is Phase.PREPARED:
-            return [f"{name} to update its lists" for name in self.concerned if name not in self.lists_updated]
-        if phase is Phase.LISTS_UPDATED:
-            waits = [f"partition {v.item} to be copied to {v.target}" for v in self._partitions_to_copy()]
-            return waits + [f"split {v.item} to be copied to {v.target}" for v in self._splits_to_copy()]
-        if phase is Phase.COMMITTED:
-            waits = [f"{name} to acknowledge the membership" for name in self.concerned if name not in self.acked]
-            waits += [f"partition {v.item} to be promoted on {v.target}" for v in self._unpromoted()]
-            return waits
-        if phase is Phase.SWITCHED:
-            waits = [f"{name} to release" for name in self.concerned if name not in self.released]
-            return waits + [f"{name} to end" for name in self._to_end()]
-        return []
+        return [sentence for _, _, sentence in self._missing()]
+
+    def _missing(self) -> Iterator[Wait]:
+        match self.plan.phase:
+            case Phase.PROPOSED:
+                yield from ((self.newcomers, n, f"{n} to register") for n in self.plan.added if n not in self.newcomers)
+            case Phase.PREPARED:
+                yield from self._not_in(self.lists_updated, "update its lists")
+            case Phase.LISTS_UPDATED:
+                for v in self._partitions_to_copy():
+                    lacks = self.sent if v.item not in self.sent else self.received
+                    yield lacks, v.item, f"partition {v.item} to be copied to {v.target}"
+                for v in self._splits_to_copy():
+                    yield self.loaded, v.item, f"split {v.item} to be copied to {v.target}"
+            case Phase.COMMITTED:
+                yield from self._not_in(self.acked, "acknowledge the membership")
+                for v in self._unpromoted():
+                    yield self.promoted, v.item, f"partition {v.item} to be promoted on {v.target}"
+            case Phase.SWITCHED:
+                yield from self._not_in(self.released, "release")
+                yield from ((self.exited, name, f"{name} to end") for name in self._to_end())
+
+    def _not_in(self, done: set[MemberId], what: str) -> Iterator[Wait]:
+        return ((done, name, f"{name} to {what}") for name in self.concerned if name not in done)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the current phase waits for nothing.  Over all reports of a phase this costs about one look."""
+        while self._waits and (self._waits[-1][1] in self._waits[-1][0] or self._waits[-1][1] in self.lost):
+            self._waits.pop()
+        self._waits = self._waits or list(self._missing())
+        return not self._waits
 
     def waits_for(self) -> str:
         """Return what the current phase waits for, in few words; empty when it is complete."""
@@ -192,6 +220,7 @@ class PlanDriver:
         self.plan.going = self.plan.going.without(membership.members)
         self.plan.membership = membership
         self.acked.clear()
+        self._waits.clear()
         if rolled_back:
             self.promoted.update(v.item for v in self.transfer.partition_moves)
 
@@ -232,7 +261,7 @@ class PlanDriver:
             # An added server allocates its partitions.
             coming: dict[MemberId, list[int]] = {name: [] for name in late}
             for move in self.transfer.partition_moves:
-                if move.target in self.plan.added and move.target in coming:
+                if move.target in self.added and move.target in coming:
                     coming[move.target].append(move.item)
             return [(n, m.UpdateLists(plan_id, added, tuple(coming[n]))) for n in late]
         if phase is Phase.LISTS_UPDATED:
@@ -258,10 +287,25 @@ class PlanDriver:
         A server also waits until the workers have finished their last exchange with it.  If its answer gets lost, the
         worker repeats the request to the same server.
         """
-        drained = self._to_end()
-        if not set(self.before.workers) <= self.released | self.lost:
-            drained = [name for name in drained if name in self.plan.going.workers]
-        return tuple(n for n in drained if n in self.released)
+        drained = [name for name in self._to_end() if name in self.released]
+        if drained and not self.workers_released:
+            workers = frozenset(self.plan.going.workers)
+            drained = [name for name in drained if name in workers]
+        return tuple(drained)
+
+    def may_end(self, name: MemberId) -> bool:
+        """Return whether a member is one of :meth:`ending`."""
+        if name not in self.released or name in self.exited or name in self.lost:
+            return False
+        return name in self.plan.going.workers or (self.workers_released and name in self.plan.going.servers)
+
+    @property
+    def workers_released(self) -> bool:
+        """Whether every worker before the change has released, or is lost."""
+        if not self._owing or self._owing in self.released or self._owing in self.lost:
+            owing = (n for n in reversed(self.before.workers) if n not in self.released and n not in self.lost)
+            self._owing = next(owing, "")
+        return not self._owing
 
     def _to_end(self) -> list[MemberId]:
         return [n for n in self.plan.removed if n not in self.exited and n not in self.lost]
@@ -404,7 +448,8 @@ class Flight:
         assert job.membership is not None and self.driver is None
         after, coming, going = resolve(roster(job), plan.change, settings)
         if job.tiers is not None and after.tiers is not None:
-            plan.releases = tuple(host.container for host in job.tiers.hosts if host not in after.tiers.hosts)
+            stay = {host.container for host in after.tiers.hosts}
+            plan.releases = tuple(host.container for host in job.tiers.hosts if host.container not in stay)
         if plan.change.operation is Operation.FOLLOW:
             transfer = follow_transfer(job.membership)
         else:
@@ -423,7 +468,7 @@ class Flight:
         A plan commits just after the horizon: no worker can have started that clock, so none has to stop.
         """
         driver = self.driver
-        if driver is None or driver.missing():
+        if driver is None or not driver.is_complete:
             return None
         plan = driver.plan
         following = next(phase for phase in TRANSITIONS[plan.phase] if phase is not Phase.ABORTED)
@@ -486,7 +531,7 @@ class Flight:
 
     def follow(self, member: Member | None, now_s: float) -> bool:
         """Record the phase of a newcomer; return False if the member is not one."""
-        if self.driver is None or member is None or member.name not in self.driver.plan.added:
+        if self.driver is None or member is None or member.name not in self.driver.added:
             return False
         self.driver.follow(member.name, member.phase, member.address, now_s)
         return True
@@ -497,7 +542,10 @@ class Flight:
 
     def concerns(self, name: MemberId) -> bool:
         """Return whether a member takes part in the plan."""
-        return self.driver is not None and name in self.driver.concerned
+        driver = self.driver
+        return (
+            driver is not None and name not in driver.lost and (name in driver.before.addresses or name in driver.added)
+        )
 
     def is_drained(self, name: MemberId) -> bool:
         """Return whether a leaving member has released everything, so that it is no longer needed."""
@@ -518,7 +566,7 @@ class Flight:
 
         A server that ends while a worker waits for its last answer is lost: no other server has that answer.
         """
-        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or name not in self.driver.ending():
+        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or not self.driver.may_end(name):
             return False
         self.driver.exited.add(name)
         return True
@@ -531,11 +579,16 @@ class Flight:
         TransferError
             The receiver's checksum differs from the sender's.
         """
-        if self.driver is None:
+        driver = self.driver
+        if driver is None:
             return []
-        before = self.driver.ending()
-        self.driver.hear(report)
-        return [e.Send(name, m.Shutdown("removed from the job")) for name in self.driver.ending() if name not in before]
+        number, waited = len(driver.released), not driver.workers_released
+        driver.hear(report)
+        if len(driver.released) == number:
+            return []
+        # With the last worker the servers may end.
+        ending = (report.name, *(driver.plan.going.servers if waited and driver.workers_released else ()))
+        return [e.Send(name, m.Shutdown("removed from the job")) for name in ending if driver.may_end(name)]
 
     def take_over(self, membership: Membership, lost: Iterable[MemberId]) -> None:
         """Continue under the membership of a recovery."""
@@ -701,7 +754,7 @@ class Plans:
     def lacks_followers(self, membership: Membership) -> bool:
         """Return whether a partition lacks its follower."""
         partitions, follows = membership.partitions, self._settings.followers and len(membership.servers) > 1
-        return bool(follows) and not all(map(partitions.followers_of, range(len(partitions))))
+        return bool(follows) and not (partitions.followers and all(partitions.followers))
 
     def is_due(self, purpose: Purpose, now_s: float) -> bool:
         """Return whether the job may request a change of its own."""

@@ -393,10 +393,10 @@ def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tu
     wanted = {Role.WORKER: decision.workers, Role.SERVER: decision.servers}
     coming, going, after = {}, {}, {}
     for role in Role:
-        present = roster.of_role(role)
-        coming[role] = tuple(name for name in wanted[role] if name not in present)
-        going[role] = tuple(name for name in present if name not in wanted[role])
-        after[role] = tuple(name for name in present if name in wanted[role]) + coming[role]
+        present, stays, here = roster.of_role(role), frozenset(wanted[role]), frozenset(roster.of_role(role))
+        coming[role] = tuple(name for name in wanted[role] if name not in here)
+        going[role] = tuple(name for name in present if name not in stays)
+        after[role] = tuple(name for name in present if name in stays) + coming[role]
     new = sum(max(0, number) for _, number in change.containers)
     numbers = roster.next_worker + new, roster.next_server + new
     found = Roster(after[Role.WORKER], after[Role.SERVER], *numbers, tiers, decision.owners)
@@ -425,8 +425,9 @@ def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -
     for plan in plans:
         if plan.phase is not Phase.QUEUED:
             # Its newcomers are already named, so their numbers are used.
+            removed = frozenset(plan.removed)
             for role in Role:
-                staying = tuple(name for name in roster.of_role(role) if name not in plan.removed)
+                staying = tuple(name for name in roster.of_role(role) if name not in removed)
                 roster = _with(roster, role, staying + plan.coming.of_role(role), roster.next_number(role))
             continue
         try:

@@ -8,9 +8,11 @@ Source: Proteus §3.2 (the stages, Fig. 4), §3.3 (elasticity controller).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
+from functools import cached_property
 
 from eps.core.types import MemberId, Role, Tier, member_name
 from eps.errors import PlanError
@@ -77,7 +79,7 @@ class HostView:
     leaving: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TiersView:
     """The facts on which the controller decides."""
 
@@ -98,7 +100,11 @@ class TiersView:
 
     def count(self, tier: Tier) -> int:
         """Return the number of containers of a tier that stay."""
-        return sum(host.tier is tier and not host.leaving for host in self.hosts)
+        return self._numbers[tier]
+
+    @cached_property
+    def _numbers(self) -> Counter[Tier]:
+        return Counter(host.tier for host in self.hosts if not host.leaving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +227,7 @@ def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int)
         if number < 0:
             if -number > len(present):
                 raise PlanError(f"{deltas_text(deltas)}: the job has {len(present)} {tier} containers")
-            leaving = present[number:]
+            leaving = frozenset(present[number:])
             found = [host for host in found if host not in leaving]
         for i in range(max(0, number)):
             rank += 1

@@ -431,6 +431,8 @@ def inquiry(copies: dict[str, dict[int, tuple[int, ...]]], lost: Sequence[Member
         # An owner that is left restores its own copy; the BackupPS owns what is lost.
         (("server-2", "worker-2"), ALL_COPIES, ("server-1", "server-3", "server-1", "server-3")),
         (("server-2", "server-3", "worker-2", "worker-3"), ALL_COPIES, ("server-1",) * 4),
+        # All owners are left, but a plan has just moved partitions that nobody can read.
+        (("worker-2",), ALL_COPIES, OWNERS),
         # A reliable container is lost: the ActivePSs have their copies.
         (("server-1", "worker-1"), ALL_COPIES, OWNERS),
         # An owner that has not been told of the cut has none.

@@ -118,6 +118,7 @@ def test_table_1_names_the_function_of_each_server(rule: str, tiers: dict[int, s
         tier = hosting.server_tier(f"server-{number}", membership, members)
         assert (tier or "") == expected, number
     assert hosting.is_exposed(membership.partitions.owners, members) == (rule != "1")
+    assert hosting.is_exposed(("server-1", "server-8"), members) and not hosting.is_exposed(servers(1, 2), members)
     # All on reliable containers that stay, in every stage; of two that go, one is warned, and one leaves by a plan.
     backups = hosting.backups(membership, members, (), None)
     assert [(target.item, target.target) for target in backups] == [(0, "server-1"), (1, "server-2")]

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from eps.core import events as e
 from eps.core.cuts import Committed
+from eps.core.events import JobState
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Operation
 from eps.core.tiers import Stage
@@ -57,9 +58,13 @@ class TieredJob(EvictingJob):
         self._seen: Committed | None = None
 
     def on_event(self, event: e.Event) -> None:
-        before = self.master.membership
+        before, at_rest = self.master.membership, self._is_safe_and_idle()
         super().on_event(event)
         after, cuts = self.master.membership, self.master.cuts
+        if at_rest and self._is_safe_and_idle():
+            assert cuts.committed is None and cuts.staging is None, "cuts are dropped once nothing is exposed"
+        if after is not None and before is not None and not after.takes_over and after.version != before.version:
+            self._check_exposed(before, after)
         if after is not None and before is not None and after.version != before.version and after.goes_back:
             self._check_rollback(after)
         if cuts.committed is not None and cuts.committed != self._seen:
@@ -109,12 +114,32 @@ class TieredJob(EvictingJob):
     def _check_cut(self, committed: Committed) -> None:
         """The BackupPS of each partition has what the oracle has at that clock; the results before are known."""
         assert self.master.progress.completed >= committed.point.clock >= committed.clock
+        assert self.master.membership is not None
+        assert set(committed.holders) <= set(self.master.membership.servers), "no holder was lost meanwhile"
         for partition, name in enumerate(committed.holders):
             server = self.process_of(name)
             if server.alive:
                 assert isinstance(server, SimServer)
                 assert (partition, committed.clock) in server.kept, f"{name} lacks partition {partition}"
                 server.check_copy(partition, committed.clock)
+
+    def _is_exposed(self, membership: Membership | None) -> bool:
+        assert self.master.hosting is not None
+        return membership is not None and self.master.hosting.is_exposed(
+            membership.partitions.owners, self.master.members
+        )
+
+    def _is_safe_and_idle(self) -> bool:
+        master = self.master
+        runs = master.state is JobState.RUNNING and master.recovery.inquiry is None and not master.members.unacked
+        return runs and master.plans.flight.plan is None and not self._is_exposed(master.membership)
+
+    def _check_exposed(self, before: Membership, after: Membership) -> None:
+        """A plan gives partitions to transient containers only if there is a cut, or there can be none."""
+        if self._is_exposed(after) and not self._is_exposed(before):
+            committed, horizon = self.master.cuts.committed, self.master.progress.horizon
+            late = horizon + self.master.progress.lookahead >= self.settings.iterations
+            assert late or (committed is not None and set(committed.holders) <= set(before.servers))
 
     def _check_rollback(self, after: Membership) -> None:
         back, cuts = self.master.recovery.goings_back[-1], self.master.cuts
