@@ -202,8 +202,8 @@ class Tiers(Table, frozen=True):
     def check(self) -> None:
         if self.stage_rule != "auto" and not self.reliable:
             raise ConfigError(
-                f"stage_rule is {self.stage_rule!r}, but reliable is 0: only a job on reliable and transient containers "
-                "has stages"
+                f"stage_rule is {self.stage_rule!r}, but reliable is 0: only a job on reliable and transient "
+                "containers has stages"
             )
         if self.transient and not self.reliable:
             raise ConfigError(
