@@ -674,12 +674,13 @@ class Job:
         if not self._is_exposed(plan.transfer.partitions.owners):
             return True
         stays = {target.target for target in self._backups(self.hosting, membership)}
-        if not stays or self.cuts.is_too_late(self._checkpoint_context(membership)):
+        is_late = self.cuts.is_too_late(self._checkpoint_context(membership))
+        if not stays or (is_late and plan.purpose is Purpose.DRAIN):
             return True
         if not self._is_exposed(membership.partitions.owners):
             return self.cuts.is_held_by(stays)
         committed = self.cuts.committed
-        return committed is None or set(committed.holders).isdisjoint(plan.removed)
+        return is_late or committed is None or set(committed.holders).isdisjoint(plan.removed)
 
     def _backups(self, hosting: Hosting, membership: Membership) -> tuple[m.Target, ...]:
         return hosting.backups(membership, self.members, self.evictions.containers, self.plans.flight.plan)
@@ -696,8 +697,9 @@ class Job:
         context, backups = self._checkpoint_context(membership), self._backups(hosting, membership)
         self.out.add(cuts.advance(context, backups, self.out.now_s))
         uncommitted = self.plans.flight.uncommitted
-        if cuts.failure and uncommitted is not None and uncommitted.phase is Phase.COPIED and not self._may_commit:
-            self._abort(uncommitted, f"reliable containers could not take copies: {cuts.failure}")
+        why = cuts.failure or ("the job ends before" if cuts.is_too_late(context) else "")
+        if why and uncommitted is not None and uncommitted.phase is Phase.COPIED and not self._may_commit:
+            self._abort(uncommitted, f"reliable containers could not take copies: {why}")
 
     def _add_spare(self, hosting: Hosting, role: Role) -> None:
         """Let a recovery continue with a spare member of a role that has none left, once there is one."""

@@ -166,7 +166,7 @@ def test_transient_containers_fail_at_once(eviction_seed: int, kind: str, tmp_pa
 def test_most_of_these_jobs_roll_back_to_a_cut() -> None:
     """Otherwise the test above would prove less than it says."""
     met: Counter[str] = Counter()
-    for seed in islice(until_met(), 12):
+    for seed in islice(until_met(), 20):
         with eager_controller():
             job = failing_job(seed, rules=("2", "3"))
             job.run(LIMIT_S)

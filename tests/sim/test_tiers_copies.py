@@ -24,8 +24,6 @@ SETTINGS = CoreSettings(12, 8, 120)
 LIMIT_S = 900.0
 #: Orders to drop copies have arrived this long after the last change.
 QUIET_S = 1.0
-#: In so many clocks at the end a job may be unable to make another cut: a plan in flight looks further ahead.
-LAST_CLOCKS = 4
 
 
 class KeepingJob(TieredJob):
@@ -76,8 +74,8 @@ class KeepingJob(TieredJob):
 
     @property
     def is_late(self) -> bool:
-        """Whether the job may end before another cut."""
-        return self.master.progress.horizon >= self.settings.iterations - LAST_CLOCKS
+        """Whether the job ends before another cut: then a drain commits without one."""
+        return self.master.progress.horizon >= self.settings.iterations
 
     @property
     def keeping(self) -> list[str]:
