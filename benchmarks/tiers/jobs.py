@@ -108,6 +108,7 @@ class Ran:
             "iteration_s": rounded(self.iteration_s),
             "iterations": len(self.steady_s),
             "stage": tiers["stage"],
+            "reason": tiers["reason"],
             "largest_lag": tiers["largest_lag"],
             "cores": round(self.cores, 2),
             "foreign_cores": round(self.foreign_cores, 2),
@@ -219,15 +220,19 @@ def wait_for_clocks(job: eps.Job, number: int, rule: str = "") -> dict[str, Any]
     job : Job
     number : int
     rule : str
-        The job's ``--stage-rule``: a fixed stage must have been reached.
+        The job's ``--stage-rule``: a fixed stage must have been reached, and a controller that chooses tries no other.
     """
     seen = now = job.status()
 
     def calm() -> bool:
         nonlocal seen, now
         now = job.status()
-        moved = now["membership_version"] != seen["membership_version"]
-        if moved or now["clock"] < seen["clock"] or (rule.isdecimal() and now["tiers"]["stage"] != int(rule)):
+        moves = now["membership_version"] != seen["membership_version"] or now["clock"] < seen["clock"]
+        if rule == "auto":
+            moves = moves or now["plan"] or "tried" in now["tiers"]["reason"]
+        elif rule:
+            moves = moves or now["tiers"]["stage"] != int(rule)
+        if moves:
             seen = now
         return bool(now["clock"] >= seen["clock"] + number)
 

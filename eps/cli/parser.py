@@ -31,6 +31,7 @@ _RUN_EXAMPLES = """\
 examples:
   eps run --data sklearn:digits --model softmax --test 0.2
   eps run --name a9a --data a9a.gz --test a9a.t.gz --at 40:workers=+2,servers=-1 --report a9a.json
+  eps run --name a9a --data a9a.gz --reliable 2 --transient 6   # on containers that can be taken away
 """
 
 _SUBMIT_DESCRIPTION = """\
@@ -322,16 +323,23 @@ def _add_changes(commands: Any) -> None:
     scale = _command(
         commands,
         "scale",
-        "add and remove workers and servers in one change",
+        "add and remove workers and servers, or containers, in one change",
         "change:change",
         "eps scale a9a workers=+2 servers=-1",
         "eps scale a9a workers=-3 --dry-run",
-        text="Change the number of workers and servers of a running job by one plan, while it trains.\n"
+        "eps scale a9a transient=+8",
+        text="Change the number of workers and servers of a running job by one plan, while it trains; of a job with\n"
+        "--reliable and --transient, the number of its containers.\n"
         f"Members with the highest numbers are removed first.{_PHASES[True]}",
     )
     scale.set_defaults(operation="scale")
     scale.add_argument("name", metavar="NAME")
-    scale.add_argument("members", metavar="ROLE=+N|-N", nargs="+", help="workers=+2, servers=-1, or both")
+    scale.add_argument(
+        "members",
+        metavar="ROLE=+N|-N",
+        nargs="+",
+        help="workers=+2, servers=-1, or both; of a job with --reliable: transient=+2, reliable=-1, or both",
+    )
     _add_change_flags(scale)
     for adds in (True, False):
         for role in ("workers", "servers"):

@@ -280,7 +280,7 @@ class Hosting:
         if last is None or (last.stage, last.reliable, last.transient) != now:
             if last is None or (last.reliable, last.transient) != now[1:]:
                 self._measured.clear()
-            self.stages.append(StageEntry(membership.from_clock, *now))
+            self.stages.append(StageEntry(max(0, membership.from_clock), *now))
             self._viewed = None
 
     def _stage(self, membership: Membership, members: Members) -> Stage:

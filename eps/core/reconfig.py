@@ -389,7 +389,9 @@ def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tu
     for role, (number, limit, items) in zip(Role, limits, strict=True):
         # A decision of the job's own leaves out what is beyond the limits.
         if number > limit and change.containers:
-            raise PlanError(f"{change}: {number} {role}s would share {limit} {items}")
+            raise PlanError(
+                f"{change}: {number} {role}s would share {limit} {items}, which a running job cannot change"
+            )
     wanted = {Role.WORKER: decision.workers, Role.SERVER: decision.servers}
     coming, going, after = {}, {}, {}
     for role in Role:

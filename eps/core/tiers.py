@@ -54,7 +54,7 @@ STAGE_1_RATIO, STAGE_2_RATIO = 1, 15
 
 
 #: By this factor around those ratios the controller compares the stages on both sides, by measurements.
-DOUBT = 4
+DOUBT = 3
 #: An iteration time is the median over this many clocks, at least this long, after this many others in the stage.
 MEASURED_CLOCKS, MEASURED_S, SETTLING_CLOCKS = 6, 1.0, 2
 #: Another stage is tried only if at least this long, and this many clocks, are left to train.

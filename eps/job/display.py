@@ -15,6 +15,7 @@ from eps.cluster.yarn.advice import CHECK_PYTHON
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.core.recovery import LossOutcome
+from eps.core.tiers import ServerTier
 from eps.core.types import Address
 from eps.job.status import UNREACHABLE, WAITING_STATES, checkpoints_of, without_figures
 
@@ -230,12 +231,16 @@ def _went_back_text(back: Mapping[str, Any]) -> str:
 
 def loss_texts(status: Mapping[str, Any]) -> list[str]:
     """Return a line for each lost member and unreadable checkpoint, and one for lost job masters."""
-    lines = []
+    # What a machine or a tier takes with it is one line.
+    together: dict[tuple[str, int, str], list[str]] = {}
     for loss in status.get("losses", ()):
         what = _loss_outcome(loss, is_live=status["state"] in LIVE_STATES)
+        together.setdefault((loss["reason"], loss["clock"], what), []).append(loss["name"])
+    lines = []
+    for (reason, clock, what), names in together.items():
         # The clock is -1 before the first iteration.
-        when = f"at clock {loss['clock']}" if loss["clock"] >= 0 else "before its first iteration"
-        lines.append(f"lost {loss['name']} ({loss['reason']}) {when}; {what}")
+        when = f"at clock {clock}" if clock >= 0 else f"before {'its' if len(names) == 1 else 'their'} first iteration"
+        lines.append(f"lost {', '.join(names)} ({reason}) {when}; {what}")
     lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"
@@ -507,13 +512,18 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     lines += [f"  {text}" for text in tiers_texts(status)]
     if status["members"]:
         in_tiers = "tiers" in status
-        rows = [["MEMBER", *(["TIER", "SERVES AS"] if in_tiers else []), "PID", "ADDRESS", "REACHES", "HOLDS"]]
+        title = ["CONTAINER", "TIER", "SERVES AS"] if in_tiers else []
+        rows = [["MEMBER", *title, "PID", "ADDRESS", "REACHES", "HOLDS"]]
         for member in status["members"]:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
+            serves = member.get("server_tier") or "-"
+            if serves == ServerTier.BACKUP_PS:
+                held = "copies as of the consistent clock"
             # A requested member has no address yet.
             place = str(Address(member["host"], member["port"])) if member["host"] else "-"
-            who = [member["name"], *([member["tier"], member.get("server_tier") or "-"] if in_tiers else [])]
+            number = str(member.get("container", "")).removeprefix("container-").lstrip("0") or "-"
+            who = [member["name"], *([number, member["tier"], serves] if in_tiers else [])]
             rows.append([*who, str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):

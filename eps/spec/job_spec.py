@@ -83,7 +83,11 @@ class JobSpec(Table, frozen=True):
         "none, l2 (rows), standard (columns), tfidf or binary",
         "NAME",
     ] = "none"
-    splits: Annotated[int, Meta(ge=1, le=MOST_PIECES), "pieces of the data; a job has at most as many workers"] = 12
+    splits: Annotated[
+        int,
+        Meta(ge=1, le=MOST_PIECES),
+        "pieces of the data; a job has at most as many workers",
+    ] = 12
     reading: Reading = Reading()
     # How.
     iterations: Annotated[int, Meta(ge=1, le=MOST_ITERATIONS), "iterations (clocks) to train"] = 100
@@ -108,7 +112,11 @@ class JobSpec(Table, frozen=True):
         "if those are more; fewer for a small model",
     ] = 0
     tiers: Tiers = Tiers()
-    at: Annotated[tuple[str, ...], "change the size after clock K, as 40:workers=+2", "K:CHANGE"] = ()
+    at: Annotated[
+        tuple[str, ...],
+        "change after clock K, as 40:workers=+2 or 40:evict=all",
+        "K:CHANGE",
+    ] = ()
     # Where it runs, and what survives.
     on: Annotated[
         Literal["local", "docker", "yarn"], "local (processes), docker (containers of this machine) or yarn", "NAME"

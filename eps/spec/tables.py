@@ -200,6 +200,11 @@ class Tiers(Table, frozen=True):
     ] = "auto"
 
     def check(self) -> None:
+        if self.stage_rule != "auto" and not self.reliable:
+            raise ConfigError(
+                f"stage_rule is {self.stage_rule!r}, but reliable is 0: only a job on reliable and transient "
+                "containers has stages"
+            )
         if self.transient and not self.reliable:
             raise ConfigError(
                 f"transient is {self.transient}, but reliable is 0: a job needs at least one reliable container, which "

@@ -460,7 +460,7 @@ def test_stages_are_recorded_when_stage_or_number_of_containers_change() -> None
     ):
         hosting.note(found, members)
     assert hosting.stages == [
-        StageEntry(-1, ONE, 1, 2),
+        StageEntry(0, ONE, 1, 2),
         StageEntry(9, TWO, 1, 2),
         StageEntry(12, THREE, 1, 2),
         StageEntry(20, TWO, 1, 1),
