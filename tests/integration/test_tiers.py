@@ -130,7 +130,7 @@ def test_the_only_reliable_container_is_replaced_before_it_ends(home: Path) -> N
 # ---- stages 2 and 3: containers that can be taken away own the partitions
 
 #: Long enough for some cuts.
-PACED = {**JOB, "iterations": 200}
+PACED = {**JOB, "splits": 6, "iterations": 200}
 STRETCH_S = 0.005
 
 

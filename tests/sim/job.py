@@ -408,7 +408,9 @@ class SimJob:
         here = sorted(name for name, container in self._named.items() if self.processes[container].alive)
         if here and self.chance(0.1):
             process = self.process_of(self._random.choice(here))
-            self.on_event(e.MemberRegistered(process.seat, process.address, 1))
+            # The order that names it is one that it has heard.
+            heard = (self.master.masters.generation, 1) if process.name else (0, 0)
+            self.on_event(e.MemberRegistered(process.seat, process.address, 1, *heard))
         for plan in list(self.master.plans.all.values()):
             if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
                 self.count("given up")
