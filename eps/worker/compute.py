@@ -556,6 +556,8 @@ class Program:
         self._datasets = datasets
         self._empty = empty
         self._active: ActiveSet | None = None
+        #: The splits of a later membership, prepared on another thread.
+        self._next: ActiveSet | None = None
         #: Acquired by the first :meth:`warm_up`, and never released.
         self._cold = threading.Lock()
 
@@ -566,7 +568,16 @@ class Program:
 
     def load(self, splits: tuple[int, ...]) -> None:
         """Load the splits of a clock."""
-        self._active = ActiveSet(self._runtime, {split: self._datasets.activate(split) for split in splits})
+        found, self._next = self._next, None
+        self._active = found if found is not None and tuple(found.splits) == splits else self._set_of(splits)
+
+    def prepare(self, splits: tuple[int, ...]) -> None:
+        """Prepare splits that a later clock loads, while training goes on; called on another thread."""
+        if splits and splits != self.splits:
+            self._next = self._set_of(splits)
+
+    def _set_of(self, splits: tuple[int, ...]) -> ActiveSet:
+        return ActiveSet(self._runtime, {split: self._datasets.activate(split) for split in splits})
 
     def keep(self, splits: tuple[int, ...]) -> str:
         """Free the memory of all other splits; return a line for the log."""

@@ -219,6 +219,9 @@ class WorkerShell:
         for split in needed:
             self._datasets.activate(split)
         self._report(acked)
+        if not membership.takes_over:
+            # After a loss the loop needs its splits at once.
+            self.loop.program.prepare(membership.splits.active_on(name))
 
     def _is_new(self, plan_id: int, split: int) -> bool:
         """Return whether a transfer has not started; the master repeats its order while a split is missing."""

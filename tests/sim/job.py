@@ -403,14 +403,16 @@ class SimJob:
             self._help()
         self.net.after(0.25, self._tick)
 
+    def heard_by(self, process: SimProcess) -> tuple[int, int]:
+        """Return generation and step of an order that a process has heard: the one that names it, or none."""
+        return (self.master.masters.generation, 1) if process.name else (0, 0)
+
     def _help(self) -> None:
         """Register members again that never left, and cancel plans that wait long."""
         here = sorted(name for name, container in self._named.items() if self.processes[container].alive)
         if here and self.chance(0.1):
             process = self.process_of(self._random.choice(here))
-            # The order that names it is one that it has heard.
-            heard = (self.master.masters.generation, 1) if process.name else (0, 0)
-            self.on_event(e.MemberRegistered(process.seat, process.address, 1, *heard))
+            self.on_event(e.MemberRegistered(process.seat, process.address, 1, *self.heard_by(process)))
         for plan in list(self.master.plans.all.values()):
             if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
                 self.count("given up")

@@ -124,6 +124,9 @@ class MortalJob(SimJob):
                 again = replace(registered, heard_generation=generation, heard_step=step)
                 self.net.after(self.share() * FIND_S, lambda r=again: self._register_again(r))
 
+    def heard_by(self, process: SimProcess) -> tuple[int, int]:
+        return self._heard.get(process.seat, (0, 0))
+
     def _register_again(self, registered: e.MemberRegistered) -> None:
         process = self.processes[registered.seat]
         if process.alive and process.address == registered.address:

@@ -129,6 +129,9 @@ class SimProgram:
         self._worker = worker
         self._active: Active | None = None
 
+    def prepare(self, splits: tuple[int, ...]) -> None:
+        """Nothing takes time here."""
+
     @property
     def splits(self) -> tuple[int, ...]:
         return () if self._active is None else self._active.splits
