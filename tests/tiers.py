@@ -73,6 +73,15 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     ),
     (
         (
+            "tests/integration/test_tiers.py::test_containers_are_added",
+            "tests/integration/test_tiers.py::test_a_container_that_gets_sigterm",
+            "tests/integration/test_tiers.py::test_a_second_sigterm",
+            "tests/integration/test_tiers.py::test_the_only_reliable",
+        ),
+        2,
+    ),
+    (
+        (
             "tests/integration/test_attacker.py::test_a_process_of_another_user",
             "tests/integration/test_attacker.py::test_an_attack_that_is_interrupted",
         ),
@@ -96,7 +105,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     ),
 )
 #: How many random jobs of tests/sim.
-SEEDS = {"fast": 5, "gate": 60, "all": 3000}
+SEEDS = {"fast": 5, "gate": 48, "all": 3000}
 #: Times the cases of a loop in the gate.
 LOOPS = {"fast": 1, "gate": 1, "all": 20}
 #: How many cases Hypothesis draws for a property.
