@@ -182,7 +182,7 @@ def refused_submissions() -> None:
         assert "\n" not in text and all(word in text for word in words), text
     with pytest.raises(JobNotFoundError):
         client().report("application_1_0001")
-    with pytest.raises(ConfigError, match="no id of an application"):
+    with pytest.raises(ConfigError, match="no application id"):
         client().report("application_x")
 
 
