@@ -92,7 +92,7 @@ class Cuts:
         self._failures, self._failure = 0, ""
         #: The clock of the latest one.
         self._latest = -1
-        #: Whether servers keep copies that nobody needs any more, unless they have dropped them.
+        #: Whether no cut is needed: none was ordered yet, or servers were told to drop their copies.
         self._is_over = True
 
     # ---- what happens

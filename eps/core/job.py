@@ -305,9 +305,8 @@ class Job:
         elif host is not None and own and self.recovery.inquiry is not None and all(v.address is None for v in members):
             # The recovery waits for such a container: the job must not request them forever.
             why = self.recovery.count_failure(completed, now_s, starts=False)
-            self.recovery.fatal = self.recovery.fatal or (
-                f"{container_id} {reason} before it registered; {why}" if why else ""
-            )
+            if why:
+                self.recovery.fatal = f"{container_id} {reason} before it registered; {why}"
         self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
 
     def _on_ended(self, member: Member, reason: str, *, own: bool, silent: bool, granted: bool) -> EvictionOutcome:

@@ -219,8 +219,8 @@ class WorkerShell:
         for split in needed:
             self._datasets.activate(split)
         self._report(acked)
-        if not membership.takes_over:
-            # After a loss the loop needs its splits at once.
+        if membership.version > 1 and not membership.takes_over:
+            # At the start and after a loss the loop loads its splits itself, at once.
             self.loop.program.prepare(membership.splits.active_on(name))
 
     def _is_new(self, plan_id: int, split: int) -> bool:
