@@ -785,8 +785,9 @@ class Job:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
         tiers = None if self.hosting is None else self._tiers
+        copies = self.cuts.committed.holders if self.cuts.committed is not None else ()
         return PlanContext(
-            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, tiers
+            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, tiers, copies
         )
 
     @property
