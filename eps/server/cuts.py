@@ -38,7 +38,7 @@ class CutOrder:
     incarnation: int
 
 
-class Cuts:
+class CutCopies:
     """The copies on one server, of its own partitions and as BackupPS.
 
     Called with the server's lock held, unless stated otherwise.
@@ -73,7 +73,7 @@ class Cuts:
         self._lock = lock
         #: By partition and clock: the number of the cut, 0 for an owner's copy, and the copy; None until it is made.
         self._kept: dict[tuple[int, int], tuple[int, Snapshot | None]] = {}
-        self.copier: Copier[CutOrder, s.TakeCut] = Copier("cut", name, self, partitions, lock, report)
+        self.copier: Copier[CutOrder, s.CopyForCut] = Copier("cut", name, self, partitions, lock, report)
 
     # ---- orders and commands
 
@@ -81,7 +81,7 @@ class Cuts:
         """Start a cut, or repeat its reports; call without the lock."""
         self.copier.order(CutOrder(order.cut_id, order.kept, order.backups, incarnation))
 
-    def take(self, command: s.TakeCut) -> None:
+    def take(self, command: s.CopyForCut) -> None:
         """Copy a partition before anything changes it, keep the copy and send it."""
         self._kept[command.partition, command.clock] = command.cut_id, None
         self.copier.take(command)
@@ -100,13 +100,13 @@ class Cuts:
 
     # ---- the copier's sink
 
-    def copied(self, command: s.TakeCut, arrays: Snapshot) -> None:
+    def copied(self, command: s.CopyForCut, arrays: Snapshot) -> None:
         """Keep a new copy, unless it was dropped meanwhile."""
         key = command.partition, command.clock
         if key in self._kept and self._kept[key][0] == command.cut_id:
             self._kept[key] = command.cut_id, arrays
 
-    def deliver(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot) -> m.Report:
+    def deliver(self, order: CutOrder, command: s.CopyForCut, arrays: Snapshot) -> m.Report:
         """Send a copy to its BackupPS, unless that is this server; called without the lock."""
         partition = command.partition
         backup = m.backup_of(partition, self._name, order.backups)
@@ -142,7 +142,7 @@ class Cuts:
             raise TransferError(f"{self._name} has another copy of partition {part.partition} at clock {part.kept}")
         return found
 
-    def _send(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot, backup: m.Target) -> int:
+    def _send(self, order: CutOrder, command: s.CopyForCut, arrays: Snapshot, backup: m.Target) -> int:
         """Send a copy, or the keys that have changed since the committed cut; return the number of bytes.
 
         Raises
@@ -161,7 +161,7 @@ class Cuts:
         return self._request(order, command, backup, arrays)
 
     def _request(
-        self, order: CutOrder, command: s.TakeCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
+        self, order: CutOrder, command: s.CopyForCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
     ) -> int:
         """Send these arrays; with the checksum of the whole copy if they are only the changed keys."""
         header = x.simple(
