@@ -6,8 +6,8 @@ an ActivePS is lost without warning, the job rolls back to it: owners that are l
 become the owners of the lost partitions.
 
 Like a checkpoint, a cut is ordered for a clock that no worker has started, so no worker waits.  The next one is ordered
-a while after the last one is committed, the longer the slower the network is.  A BackupPS keeps the committed cut and
-the one that is being staged.
+a while after the last one is committed, the longer the slower the network is; earlier if the consistent clock would
+otherwise lag behind by more than its bound.  A BackupPS keeps the committed cut and the one that is being staged.
 
 Source: Proteus §3.2 (BackupPSs), §3.3 ("roll-back to a state consistent with the current state of the BackupPSs").
 Deviation: ActivePSs send the values of changed keys, not the sum of their changes.  Such sums would change bits.
@@ -30,8 +30,73 @@ from eps.core.types import MemberId
 PATIENCE_S = 120.0
 #: The next cut is ordered this long after the last one, and at least this many times as long as that one took.
 PAUSE_S, PAUSE_SHARE = 0.5, 4.0
+#: A cut is ordered so early that the bound of the lag holds if it takes this many times as long as the last one.
+MARGIN = 2
 #: A plan that needs a cut is aborted after this many failures in a row.
 MOST_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LagBound:
+    """By how much the consistent clock may lag behind; 0 means any number."""
+
+    clocks: int = 0
+    seconds: float = 0.0
+
+
+NO_BOUND = LagBound()
+
+
+class Lag:
+    """How far the consistent clock is behind: what the job computes again if it loses an ActivePS now.
+
+    Parameters
+    ----------
+    bound : LagBound
+        A cut that it needs is ordered without a pause.  If cuts take longer, the bound is missed; training goes on.
+    """
+
+    def __init__(self, bound: LagBound) -> None:
+        self.bound = bound
+        #: The largest lag in clocks and in seconds, while ActivePSs owned partitions.
+        self.largest, self.largest_s = 0, 0.0
+        #: When the consistent clock was complete, or the job rolled back to it.
+        self._since_s: float | None = None
+        #: What the last cut took from its order to its commit.
+        self._cut_clocks, self._cut_s = 0, 0.0
+
+    def seconds(self, now_s: float) -> float:
+        """Return the seconds since the consistent clock was complete."""
+        return max(0.0, now_s - self._since_s) if self._since_s is not None else 0.0
+
+    def note(self, clocks: int, now_s: float) -> None:
+        """Note the current lag."""
+        if self._since_s is None:
+            # No cut could be taken: reliable containers are missing.
+            self._since_s = now_s
+        self.largest, self.largest_s = max(self.largest, clocks), max(self.largest_s, self.seconds(now_s))
+
+    def restart(self, since_s: float | None) -> None:
+        """Count from the time at which another clock is the consistent one, or from the next note."""
+        self._since_s = since_s
+
+    def took(self, clocks: int, seconds: float) -> None:
+        """Note what a cut took from its order to its commit."""
+        self._cut_clocks, self._cut_s = clocks, seconds
+
+    def needs_cut(self, clocks: int, now_s: float) -> bool:
+        """Return whether the bound may be missed unless a cut is ordered now."""
+        most, bound_s = self.bound.clocks, self.bound.seconds
+        return bool(most and clocks + MARGIN * self._cut_clocks >= most) or bool(
+            bound_s and self.seconds(now_s) + MARGIN * self._cut_s >= bound_s
+        )
+
+    def missed(self, clocks: int, now_s: float) -> str:
+        """Return which bound the lag exceeds, and what a cut takes; empty if it exceeds none."""
+        found = [f"max_lag_clocks is {self.bound.clocks}"] if 0 < self.bound.clocks < clocks else []
+        if 0 < self.bound.seconds < self.seconds(now_s):
+            found.append(f"max_lag_s is {self.bound.seconds:g}")
+        return f"{', '.join(found)}, but a cut takes {self._cut_clocks} clocks, {self._cut_s:.3g} s" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +117,10 @@ class Staging(Ordered[m.CutStaged]):
     backups: tuple[m.Target, ...] = ()
     #: The smallest clock of the parts; infinity without one.
     first: float = inf
+    #: The first incomplete clock and the time at which it was ordered.
+    ordered: tuple[int, float] = (0, 0.0)
+    #: When the clocks before were complete.
+    complete_s: float | None = None
     #: When the latest partition was staged.
     news_s: float = 0.0
 
@@ -64,18 +133,17 @@ class Cuts:
     num_partitions : int
     iterations : int
         Clocks that the job trains.
+    bound : LagBound
     """
 
-    def __init__(self, num_partitions: int, iterations: int) -> None:
+    def __init__(self, num_partitions: int, iterations: int, bound: LagBound = NO_BOUND) -> None:
         self._num_partitions = num_partitions
         self._iterations = iterations
         self.committed: Committed | None = None
         self.staging: Staging | None = None
         #: How many were committed, and the bytes that were sent for them.
         self.count = self.size_bytes = 0
-        #: The largest distance of the consistent clock from the first incomplete clock, while ActivePSs owned
-        #: partitions.
-        self.largest_lag = 0
+        self.lag = Lag(bound)
         self._next_id = 1
         self._next_s = 0.0
         #: How many failed in a row, and why the latest did.
@@ -117,7 +185,8 @@ class Cuts:
         if self.committed is not None and checkpoint != self.committed.point.checkpoint:
             self.committed = None
         if self.committed is not None:
-            self.note_lag(completed)
+            self.note_lag(completed, now_s)
+        self.lag.restart(now_s)
         self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
 
     def forget(self, servers: Collection[MemberId]) -> list[e.Command]:
@@ -125,6 +194,7 @@ class Cuts:
         if self._is_over:
             return []
         self.committed = self.staging = None
+        self.lag.restart(None)
         self._failures, self._is_over = 0, True
         return [command for name in servers for command in self.dropped(name)]
 
@@ -160,18 +230,29 @@ class Cuts:
             self.staging, self._next_s = None, now_s
         if self.staging is None:
             clock = self._clock(job)
-            if now_s < self._next_s or clock is None or not backups:
+            if clock is None or not backups or not self._is_due(job.completed, now_s):
                 return []
-            self.staging, self._latest = Staging(self._next_id, clock, backups=backups), clock
+            self.staging = Staging(self._next_id, clock, backups=backups, ordered=(job.completed, now_s))
+            self._latest = clock
             self._next_id, self._is_over = self._next_id + 1, False
         return list(self._pursue(self.staging, job, now_s))
 
-    def note_lag(self, completed: int) -> int:
-        """Return by how many clocks the job would roll back now; also updates the largest such number."""
-        consistent = self.committed.point.clock if self.committed is not None else 0
-        found = max(0, completed - consistent)
-        self.largest_lag = max(self.largest_lag, found)
-        return found
+    @property
+    def consistent_clock(self) -> int:
+        """The clock to which the job rolls back if it loses an ActivePS."""
+        return self.committed.point.clock if self.committed is not None else 0
+
+    def note_lag(self, completed: int, now_s: float) -> None:
+        """Note by how much the job would roll back now; ``completed`` is the first incomplete clock."""
+        self.lag.note(completed - self.consistent_clock, now_s)
+
+    def _is_due(self, completed: int, now_s: float) -> bool:
+        """Return whether a cut is due: the pause is over, or the lag would exceed its bound."""
+        if now_s >= self._next_s:
+            return True
+        # A cut that failed is not retried without a pause.
+        in_order = self.committed is not None and not self._failures
+        return in_order and self.lag.needs_cut(completed - self.consistent_clock, now_s)
 
     def _clock(self, job: CheckpointContext) -> int | None:
         """Return the clock of a cut that is ordered now: no worker has started it; None if the job ends before."""
@@ -180,10 +261,12 @@ class Cuts:
 
     def _pursue(self, staging: Staging, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
         staging.note(job.completed, now_s)
+        if staging.complete_s is None and job.completed >= staging.clock:
+            staging.complete_s = now_s
         if len(staging.parts) == self._num_partitions:
             # The results of the clocks before belong to the cut.
             if job.completed >= staging.first:
-                self._commit(staging, int(staging.first), now_s)
+                self._commit(staging, int(staging.first), job.completed, now_s)
         elif now_s - max(staging.reached_s, staging.news_s) >= PATIENCE_S:
             missing = staging.missing(self._num_partitions)
             self.abandon(f"partitions {missing} were not copied in {PATIENCE_S:g} s", now_s)
@@ -193,13 +276,16 @@ class Cuts:
             for name in receivers:
                 yield e.Send(name, order)
 
-    def _commit(self, staging: Staging, first: int, now_s: float) -> None:
+    def _commit(self, staging: Staging, first: int, completed: int, now_s: float) -> None:
         parts = [staging.parts[p] for p in range(self._num_partitions)]
         point = RestorePoint(cut_name(staging.clock), first)
         self.committed, self.staging = Committed(staging.clock, point, tuple(part.holder for part in parts)), None
         self.count, self._failures = self.count + 1, 0
         self.size_bytes += sum(part.size_bytes for part in parts)
         self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * (now_s - staging.reached_s))
+        at_clock, at_s = staging.ordered
+        self.lag.took(completed - at_clock, now_s - at_s)
+        self.lag.restart(staging.complete_s)
 
     def validate(self) -> None:
         """Assert the invariants of the cuts."""

@@ -526,6 +526,9 @@ class ServerState:
             for partition, state in sorted(self.partitions.items()):
                 self._stop_plan(state, plan_id, out)
                 if state.holding is Holding.FORMER:
+                    # The new owner may have been a standing follower, which no plan brought.
+                    for name in list(state.followers):
+                        self._served.stop_sending(state, name, out)
                     state.holding = Holding.DROPPED
                     out.append(s.DropPartition(partition))
         out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
