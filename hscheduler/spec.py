@@ -164,6 +164,8 @@ class SweepSpec:
     metric: str = "loss"
     #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
     direction: str = ""
+    #: Test data that no trial sees: the best trial's model is evaluated on it once, after the sweep.
+    final_test: str = ""
     #: Iteration at which a trial reports its early feedback.
     feedback_iteration: int = 100
     #: Most jobs in the training phase; 0: as many as fit the cluster with the size that they request.
@@ -420,6 +422,9 @@ def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for section, where in (("job", resolved), ("space", resolved_choice)):
         if isinstance(tables.get(section), Mapping):
             tables[section] = {name: where(name, value) for name, value in tables[section].items()}
+    sweep = tables.get("sweep")
+    if isinstance(sweep, Mapping) and "final_test" in sweep:
+        tables["sweep"] = {**sweep, "final_test": located("test", sweep["final_test"], folder)}
     return tables
 
 
