@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ["EPS_HOME"] = home
         if args.check:
             known, found = load(), points(MANY)
-            wrong = [k for k in CHECKED if not np.array_equal(np.float32(train(found[k], iterations, reliable=3)), known[k])]
+            wrong = [
+                k for k in CHECKED if not np.array_equal(np.float32(train(found[k], iterations, reliable=3)), known[k])
+            ]
             say(f"differ: {wrong}" if wrong else f"{len(CHECKED)} points are the same with three containers")
             return bool(wrong)
         rows = []
