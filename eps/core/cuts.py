@@ -16,18 +16,16 @@ Deviation: ActivePSs send the values of changed keys, not the sum of their chang
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import CheckpointContext
+from eps.core.checkpoints import CheckpointContext, Ordered
 from eps.core.membership import cut_name
 from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId
 
-#: An order is resent to the owners of missing partitions after this time.
-RESEND_S = 1.0
 #: A cut fails if no partition is staged for this long after its clock.
 PATIENCE_S = 120.0
 #: The next cut is ordered this long after the last one, and at least this many times as long as that one took.
@@ -113,24 +111,16 @@ class Committed:
 
 
 @dataclass
-class Staging:
+class Staging(Ordered[m.CutStaged]):
     """The cut that is being staged."""
 
-    cut_id: int
-    clock: int
-    backups: tuple[m.Target, ...]
-    parts: dict[int, m.CutStaged] = field(default_factory=dict)
+    backups: tuple[m.Target, ...] = ()
     #: The smallest clock of the parts; infinity without one.
     first: float = inf
-    #: The membership version whose servers received the order, and when.
-    version: int = 0
-    sent_s: float = 0.0
     #: The first incomplete clock and the time at which it was ordered.
     ordered: tuple[int, float] = (0, 0.0)
     #: When the clocks before were complete.
     complete_s: float | None = None
-    #: When every split had contributed its clock.
-    reached_s: float | None = None
     #: When the latest partition was staged.
     news_s: float = 0.0
 
@@ -168,7 +158,7 @@ class Cuts:
     def hear(self, report: m.CutStaged | m.CutFailed, now_s: float) -> None:
         """Record a server's report; reports about other cuts are stale and ignored."""
         staging = self.staging
-        if staging is None or report.cut_id != staging.cut_id or report.partition in staging.parts:
+        if staging is None or report.cut_id != staging.number or report.partition in staging.parts:
             return
         if isinstance(report, m.CutStaged):
             staging.parts[report.partition], staging.news_s = report, now_s
@@ -242,7 +232,7 @@ class Cuts:
             clock = self._clock(job)
             if clock is None or not backups or not self._is_due(job.completed, now_s):
                 return []
-            self.staging = Staging(self._next_id, clock, backups, ordered=(job.completed, now_s))
+            self.staging = Staging(self._next_id, clock, backups=backups, ordered=(job.completed, now_s))
             self._latest = clock
             self._next_id, self._is_over = self._next_id + 1, False
         return list(self._pursue(self.staging, job, now_s))
@@ -270,25 +260,20 @@ class Cuts:
         return clock if clock < self._iterations else None
 
     def _pursue(self, staging: Staging, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
-        membership, completed = job.membership, job.completed
-        if staging.complete_s is None and completed >= staging.clock:
+        staging.note(job.completed, now_s)
+        if staging.complete_s is None and job.completed >= staging.clock:
             staging.complete_s = now_s
-        if staging.reached_s is None and completed > staging.clock:
-            staging.reached_s = staging.news_s = now_s
         if len(staging.parts) == self._num_partitions:
             # The results of the clocks before belong to the cut.
-            if completed >= staging.first:
-                self._commit(staging, int(staging.first), completed, now_s)
-        elif staging.reached_s is not None and now_s - staging.news_s >= PATIENCE_S:
-            missing = [p for p in range(self._num_partitions) if p not in staging.parts]
+            if job.completed >= staging.first:
+                self._commit(staging, int(staging.first), job.completed, now_s)
+        elif now_s - max(staging.reached_s, staging.news_s) >= PATIENCE_S:
+            missing = staging.missing(self._num_partitions)
             self.abandon(f"partitions {missing} were not copied in {PATIENCE_S:g} s", now_s)
-        elif membership.version != staging.version or now_s - staging.sent_s >= RESEND_S:
-            owners = {owner for p, owner in enumerate(membership.partitions.owners) if p not in staging.parts}
-            everyone = membership.version != staging.version
-            staging.version, staging.sent_s = membership.version, now_s
+        elif receivers := staging.receivers(job.membership, now_s):
             kept = self.committed.clock if self.committed is not None else -1
-            order = m.TakeCut(staging.cut_id, staging.clock, kept, staging.backups)
-            for name in membership.servers if everyone else sorted(owners):
+            order = m.TakeCut(staging.number, staging.clock, kept, staging.backups)
+            for name in receivers:
                 yield e.Send(name, order)
 
     def _commit(self, staging: Staging, first: int, completed: int, now_s: float) -> None:
@@ -297,8 +282,7 @@ class Cuts:
         self.committed, self.staging = Committed(staging.clock, point, tuple(part.holder for part in parts)), None
         self.count, self._failures = self.count + 1, 0
         self.size_bytes += sum(part.size_bytes for part in parts)
-        took_s = now_s - (staging.reached_s if staging.reached_s is not None else now_s)
-        self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * took_s)
+        self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * (now_s - staging.reached_s))
         at_clock, at_s = staging.ordered
         self.lag.took(completed - at_clock, now_s - at_s)
         self.lag.restart(staging.complete_s)
@@ -306,6 +290,6 @@ class Cuts:
     def validate(self) -> None:
         """Assert the invariants of the cuts."""
         if self.staging is not None:
-            assert self.staging.cut_id < self._next_id and self.staging.clock < self._iterations
+            assert self.staging.number < self._next_id and self.staging.clock < self._iterations
             assert self.committed is None or self.committed.clock < self.staging.clock
         assert self.committed is None or len(self.committed.holders) == self._num_partitions

@@ -27,7 +27,7 @@ from eps.net.messages.exchange import Lean, PushPart
 from eps.pb import data_pb2 as pb
 from eps.server.checks import update_data
 from eps.server.copier import Copier
-from eps.server.cuts import Cuts
+from eps.server.cuts import CutCopies
 from eps.server.followers import Followers
 from eps.server.open_requests import DeferredAnswer, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore, UpdateData
@@ -193,7 +193,7 @@ class Commands:
         partitions: Partitions,
         followers: Followers,
         writer: Copier[m.TakeCheckpoint, s.TakeSnapshot],
-        cuts: Cuts,
+        cuts: CutCopies,
         lean: Lean,
         report: Callable[[m.Report], None],
     ) -> None:
@@ -225,7 +225,7 @@ class Commands:
             s.DropPartition: self._drop_partition,
             s.TakeSnapshot: writer.take,
             s.SkipSnapshot: writer.skip,
-            s.TakeCut: cuts.take,
+            s.CopyForCut: cuts.take,
             s.SkipCut: cuts.copier.skip,
             s.StoreCut: self._store_cut,
             s.DropCut: cuts.drop,

@@ -51,7 +51,7 @@ class KeptCopy:
         return None if changed is None else (changed, checksum_of(b"", arrays))
 
 
-class Cuts:
+class CutCopies:
     """The copies on one server, of its own partitions and as BackupPS.
 
     Called with the server's lock held, unless stated otherwise.
@@ -88,7 +88,7 @@ class Cuts:
         self._kept: dict[tuple[int, int], tuple[int, Snapshot | None]] = {}
         #: Partition -> clock and BackupPS of the latest copy that was sent.
         self._sent: dict[int, tuple[int, MemberId]] = {}
-        self.copier: Copier[CutOrder, s.TakeCut] = Copier("cut", name, self, partitions, lock, report)
+        self.copier: Copier[CutOrder, s.CopyForCut] = Copier("cut", name, self, partitions, lock, report)
 
     # ---- orders and commands
 
@@ -96,7 +96,7 @@ class Cuts:
         """Start a cut, or repeat its reports; call without the lock."""
         self.copier.order(CutOrder(order.cut_id, order.kept, order.backups, incarnation))
 
-    def take(self, command: s.TakeCut) -> None:
+    def take(self, command: s.CopyForCut) -> None:
         """Copy a partition before anything changes it, keep the copy and send it."""
         self._kept[command.partition, command.clock] = command.cut_id, None
         self.copier.take(command)
@@ -121,13 +121,13 @@ class Cuts:
 
     # ---- the copier's sink
 
-    def copied(self, command: s.TakeCut, arrays: Snapshot) -> None:
+    def copied(self, command: s.CopyForCut, arrays: Snapshot) -> None:
         """Keep a new copy, unless it was dropped meanwhile."""
         key = command.partition, command.clock
         if key in self._kept and self._kept[key][0] == command.cut_id:
             self._kept[key] = command.cut_id, arrays
 
-    def deliver(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot) -> m.Report:
+    def deliver(self, order: CutOrder, command: s.CopyForCut, arrays: Snapshot) -> m.Report:
         """Send a copy to its BackupPS, unless that is this server; called without the lock."""
         partition = command.partition
         backup = m.backup_of(partition, self._name, order.backups)
@@ -165,7 +165,7 @@ class Cuts:
             raise TransferError(f"{self._name} has another copy of partition {part.partition} at clock {part.kept}")
         return found
 
-    def _send(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot, backup: m.Target) -> int:
+    def _send(self, order: CutOrder, command: s.CopyForCut, arrays: Snapshot, backup: m.Target) -> int:
         """Send a copy, or the keys that have changed since the committed cut; return the number of bytes.
 
         Raises
@@ -184,7 +184,7 @@ class Cuts:
         return self._request(order, command, backup, arrays)
 
     def _request(
-        self, order: CutOrder, command: s.TakeCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
+        self, order: CutOrder, command: s.CopyForCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
     ) -> int:
         """Send these arrays; with the checksum of the whole copy if they are only the changed keys."""
         header = x.simple(

@@ -27,7 +27,7 @@ from eps.pb import data_pb2 as pb
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
 from eps.server.copier import CheckpointSink, Copier
-from eps.server.cuts import Cuts
+from eps.server.cuts import CutCopies
 from eps.server.followers import Followers, FollowerStream, Transfer
 from eps.server.incoming import Preparations, own_arrays
 from eps.server.open_requests import PendingExchange, PullRequest, PushRequest, TransferRequest
@@ -59,7 +59,7 @@ class ServerShell:
         stores = self._partitions.stores
         sink = CheckpointSink(name, self._checkpoints, report)
         self._writer = Copier("checkpoint", name, sink, stores, self._lock, report)
-        self._cuts = Cuts(name, stores, self._peers, self._lock, report)
+        self._cuts = CutCopies(name, stores, self._peers, self._lock, report)
         self._commands = Commands(
             self._state, self._partitions, self._followers, self._writer, self._cuts, runtime.lean, report
         )

@@ -9,8 +9,8 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import CheckpointContext
-from eps.core.cuts import MOST_FAILURES, PATIENCE_S, PAUSE_S, PAUSE_SHARE, RESEND_S, Cuts, LagBound
+from eps.core.checkpoints import RESEND_S, CheckpointContext
+from eps.core.cuts import MOST_FAILURES, PATIENCE_S, PAUSE_S, PAUSE_SHARE, Cuts, LagBound
 from eps.core.members import Member
 from eps.core.membership import Membership, PartitionTable, SplitTable, cut_name
 from eps.core.recovery import Inquiry, Loss, Recovery, RestorePoint, cut_owners, roll_back
@@ -61,13 +61,13 @@ class Driver:
         at = staging.clock if clock is None else clock
         for partition in partitions:
             owner = self.membership.partitions.owners[partition]
-            number = staging.cut_id if cut_id is None else cut_id
+            number = staging.number if cut_id is None else cut_id
             holder = m.backup_of(partition, owner, staging.backups).target
             self.cuts.hear(m.CutStaged(owner, number, partition, holder, 8, at), self.now_s)
 
     def fail(self, cut_id: int | None = None) -> None:
         staging = self.cuts.staging
-        number = cut_id if cut_id is not None else staging.cut_id if staging is not None else 0
+        number = cut_id if cut_id is not None else staging.number if staging is not None else 0
         self.cuts.hear(m.CutFailed("server-2", number, 0, "the disk is full"), self.now_s)
 
     def commit(self) -> int:
@@ -211,10 +211,10 @@ def test_a_cut_restarts_without_a_backup_that_leaves(driver: Driver, left: tuple
         assert again is None and sent == []
         return
     assert again is not None and not again.parts
-    assert again.cut_id > first.cut_id and again.clock > first.clock
-    assert sent == [e.Send(name, m.TakeCut(again.cut_id, again.clock, -1, left)) for name in SERVERS]
+    assert again.number > first.number and again.clock > first.clock
+    assert sent == [e.Send(name, m.TakeCut(again.number, again.clock, -1, left)) for name in SERVERS]
     # What arrives of the first one is of no use.
-    driver.stage(*range(PARTITIONS), cut_id=first.cut_id, clock=first.clock)
+    driver.stage(*range(PARTITIONS), cut_id=first.number, clock=first.clock)
     assert not again.parts
     for _ in range(2 * MOST_FAILURES):
         driver.advance(targets=backups("server-1", "server-3"))
@@ -254,7 +254,7 @@ def test_a_cut_that_fails_is_abandoned_and_the_next_one_has_another_clock(driver
     assert not driver.advance(PAUSE_S / 2)
     driver.advance(PAUSE_S / 2)
     again = driver.cuts.staging
-    assert again is not None and again.clock > failed.clock and again.cut_id > failed.cut_id
+    assert again is not None and again.clock > failed.clock and again.number > failed.number
 
 
 def test_a_cut_is_abandoned_if_no_partition_is_staged_for_long_after_its_clock(driver: Driver) -> None:

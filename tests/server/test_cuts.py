@@ -410,7 +410,7 @@ def test_copy_of_a_voided_cut_is_not_kept_for_another_cut_of_that_clock(dense: P
     """After a rollback a cut may have the clock of one whose copy is still on its way."""
     dense.train(-1, 0, 1)
     at_2 = dense.store(0)
-    taken = s.TakeCut(1, 0, 2, s.Counters((2, 2), 4))
+    taken = s.CopyForCut(1, 0, 2, s.Counters((2, 2), 4))
     arrays = dense.shells[OWNER]._partitions.stores[0].snapshot()[0]
     cuts = dense.shells[OWNER]._cuts
     with dense.shells[OWNER]._lock:

@@ -113,7 +113,7 @@ def test_a_stage_change_is_aborted_if_reliable_containers_cannot_take_copies() -
     copied, failed = set(), set()
     sends = SimServer._send_cut
 
-    def fails_in_part(server: SimServer, command: s.TakeCut) -> None:
+    def fails_in_part(server: SimServer, command: s.CopyForCut) -> None:
         if command.partition != 5:
             sends(server, command)
             return
