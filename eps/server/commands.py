@@ -214,7 +214,7 @@ class Commands:
             s.Fail: self._fail,
             s.RefuseStale: self._refuse_stale,
             s.RefusePassed: self._refuse_passed,
-            s.SendSnapshot: followers.send_snapshot,
+            s.SendSnapshot: self._send_snapshot,
             s.SendUpdate: followers.send_update,
             s.SendPromote: followers.send_promote,
             s.StopSending: followers.stop_sending,
@@ -315,6 +315,9 @@ class Commands:
         _part(command.request).refuse(self.stale())
 
     # ---- messages of owners
+
+    def _send_snapshot(self, command: s.SendSnapshot) -> None:
+        self._followers.send_snapshot(command, self._cuts.copy_on(command.to, command.partition))
 
     def _install_snapshot(self, command: s.InstallSnapshot) -> None:
         request = _transfer(command.request)

@@ -227,12 +227,16 @@ class ServerShell:
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
-        arrays, found = self._receive(part, message, self._van)
-        # Without the lock, so that the partitions served here do not wait for the copy.
-        store = self._partitions.new(part.partition, None)
+        # Changed keys are no parameters yet.
+        arrays, found = self._receive(part, message, None if part.changed_only else self._van)
         blob, keysets = divided(arrays, len(part.keysets))
         check_keysets(self._runtime, part.partition, part.keysets, keysets)
-        store.install(blob)
+        # Without the lock, so that the partitions served here do not wait for the copy.
+        if part.changed_only:
+            store = self._partitions.copied(part.partition, self._cuts.received(part, blob))
+        else:
+            store = self._partitions.new(part.partition, None)
+            store.install(blob)
         with self._lock:
             for digest, keys in zip(part.keysets, keysets, strict=True):
                 self._partitions.keysets.register(part.partition, digest, keys)
