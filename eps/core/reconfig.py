@@ -150,6 +150,8 @@ class Change:
     parts: tuple[Change, ...] = ()
     #: For tiers: how many containers come or leave; empty if only what they host changes.
     containers: Deltas = ()
+    #: Of an addition or removal by count: whether the user wrote it as a scale.
+    by_scale: bool = field(default=False, compare=False)
 
     @property
     def adds_members(self) -> bool:
@@ -167,9 +169,7 @@ class Change:
     def asked(self) -> int | str:
         """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
         if self.parts:
-            return ",".join(
-                f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in self.parts
-            )
+            return _scale_text(self.parts)
         if self.containers:
             return deltas_text(self.containers)
         if self.operation in TAKINGS:
@@ -177,7 +177,13 @@ class Change:
         return ",".join(self.names) or self.count
 
     def __str__(self) -> str:
+        if self.by_scale:
+            return _scale_text((self,))
         return str(self.asked) if self.parts or self.containers else f"{self.operation}={self.asked}"
+
+
+def _scale_text(parts: Iterable[Change]) -> str:
+    return ",".join(f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in parts)
 
 
 @dataclass

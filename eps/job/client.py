@@ -573,6 +573,8 @@ class Job:
         check_request_id(request_id)
         operation = change.operation
         request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
+        if change.by_scale:
+            operation = Operation.SCALE
         if operation in (Operation.SCALE, Operation.TIERS):
             request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
         elif operation.adds:

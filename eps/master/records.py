@@ -176,6 +176,8 @@ def change_entry(
         # The clock of a change that --at requested.
         "asked_at": plan.asked_at,
         "asked": plan.change.asked,
+        # As the user wrote it.
+        "text": str(plan.change),
         "names": [*plan.added, *plan.removed],
         "added": list(plan.added),
         "removed": list(plan.removed),
