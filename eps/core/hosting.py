@@ -186,9 +186,20 @@ class Hosting:
         number = self.lacking(view)
         return [command for _ in range(number) for command in members.request_host(Tier.RELIABLE, now_s)]
 
-    def replacement(self, view: TiersView) -> Change | None:
-        """Return the change that restores the reliable containers; None if there are enough."""
-        number = self.lacking(view)
+    def taken(self) -> None:
+        """Record that the cluster took a reliable container which the job does not restore."""
+        self.reliable = max(1, self.reliable - 1)
+
+    def replacement(self, view: TiersView, spared: int) -> Change | None:
+        """Return the change that restores the reliable containers; None if there are enough.
+
+        Parameters
+        ----------
+        view : TiersView
+        spared : int
+            How many are missing that the job does not restore.  It restores one if it has no other.
+        """
+        number = max(self.lacking(view) - spared, 0 if view.count(Tier.RELIABLE) else 1)
         return Change(Operation.TIERS, number, containers=((Tier.RELIABLE, number),)) if number else None
 
     def decision(self, membership: Membership, view: TiersView) -> Decision | None:
@@ -248,7 +259,7 @@ class Hosting:
     def released(self, members: Members, plan: Plan) -> list[e.Command]:
         """Release the containers that a plan has removed."""
         if plan.purpose is Purpose.ASKED:
-            self.reliable += sum(number for tier, number in plan.change.containers if tier is Tier.RELIABLE)
+            self.reliable = max(1, self.reliable + plan.more_reliable)
         gone = [name for name in plan.releases if name in members.hosts]
         return [command for name in gone for command in members.release_host(name, "removed from the job")]
 

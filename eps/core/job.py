@@ -107,7 +107,7 @@ class Job:
     Raises
     ------
     PlanError
-        More workers than splits, or more servers than partitions.
+        More workers than splits, or, without tiers, more servers than partitions.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class Job:
     ) -> None:
         limits = (num_workers, settings.num_splits, "splits"), (num_servers, settings.num_partitions, "partitions")
         for role, (number, limit, items) in zip(Role, limits, strict=True):
-            if not 1 <= number <= limit:
+            # A host without partitions only works.
+            if not 1 <= number or (number > limit and (tiers is None or role is Role.WORKER)):
                 raise PlanError(f"{number} {role}s for {limit} {items}: need 1 to {limit}")
         self.settings = settings
         self.state = JobState.STARTING
@@ -142,6 +143,8 @@ class Job:
         self.hosting = (
             None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions, settings.num_splits)
         )
+        #: A managed job does not restore the containers that its cluster takes.
+        self._managed = managed
         self.cuts = Cuts(settings.num_partitions, settings.iterations, lag_bound)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
@@ -508,6 +511,8 @@ class Job:
         for eviction in over:
             held, others = self.members.held, eviction.for_others
             self.size.taken(eviction.roles, held, for_others=others, lost=eviction.lost)
+            if self.hosting is not None and self._managed and eviction.lost:
+                self.hosting.taken()
         if self.membership is None:
             if self.hosting is None:
                 first = self.members.first_membership(self.settings)
@@ -742,6 +747,8 @@ class Job:
         for container_id in self._drained(hosting, membership):
             self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
+            if self._managed:
+                hosting.taken()
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
         warned = self.evictions.next_to_drain(membership)
@@ -751,7 +758,7 @@ class Job:
         hosting.measure(self.progress.history.completed_s, self.settings.iterations)
         tiers = self._tiers
         if hosting.decision(membership, tiers) is None:
-            change = hosting.replacement(tiers)
+            change = hosting.replacement(tiers, len(self.evictions.containers) if self._managed else 0)
             if change is not None and plans.is_idle:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return

@@ -34,7 +34,7 @@ from eps.core.reconfig import (
 )
 from eps.core.retries import Backoff
 from eps.core.tiers import TiersView
-from eps.core.types import Address, CoreSettings, MemberId, Role, Team
+from eps.core.types import Address, CoreSettings, MemberId, Role, Team, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: A removal aborts the addition before it if that has waited this long for containers (design section 4).
@@ -452,6 +452,7 @@ class Flight:
         if job.tiers is not None and after.tiers is not None:
             stay = {host.container for host in after.tiers.hosts}
             plan.releases = tuple(host.container for host in job.tiers.hosts if host.container not in stay)
+            plan.more_reliable = after.tiers.count(Tier.RELIABLE) - job.tiers.count(Tier.RELIABLE)
         if plan.change.operation is Operation.FOLLOW:
             transfer = follow_transfer(job.membership)
         else:
