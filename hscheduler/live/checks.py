@@ -22,7 +22,7 @@ from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import model_options
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
-from hscheduler.core.words import counted
+from hscheduler.core.words import request_text
 from hscheduler.spec import Spec, request_of
 
 #: Random points that are tried after the corners.
@@ -117,15 +117,14 @@ def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
 
 def _check_size(spec: Spec, job: JobSpec) -> None:
     cluster = spec.cluster
-    request = request_of(job, "job", "sweep", cluster.container())
+    request = request_of(job, "job", "sweep", cluster)
 
     def fits(asked: JobRequest) -> bool:
         return FreeSpace(FreeIndex(cluster.capacities())).take_often(asked.needs(), 1) > 0
 
     if not fits(request):
         raise ConfigError(
-            f"a job has {counted(job.workers, 'worker')}, {counted(job.servers, 'server')} and a master of "
-            f"{request.master} each: more than the whole cluster holds (nodes = {cluster.nodes}, "
+            f"a job has {request_text(request)}: more than the whole cluster holds (nodes = {cluster.nodes}, "
             f"vcores = {cluster.vcores}, memory = {cluster.memory}){request.smaller(fits)}"
         )
 

@@ -127,4 +127,4 @@ def paper_spec(name: str, seed: int = 0) -> Spec:
         "partitions": PARTITIONS,
         "iterations": ITERATIONS,
     }
-    return Spec(ClusterSpec(nodes=NODES), sweep, (), job)
+    return Spec(ClusterSpec(nodes=NODES, master_container=True), sweep, (), job)

@@ -124,7 +124,7 @@ def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, A
     Of the sweep's settings, the feedback iteration, the seed and the threshold apply.  The threshold holds for each
     sweep of the trace; by default it is the number of jobs that fit the cluster at the size they ask for.
     """
-    return simulate_jobs(spec, workload(jobs, spec.cluster.container(), spec.sweep.seed), policy)
+    return simulate_jobs(spec, workload(jobs, spec.cluster.container(), spec.sweep.seed, spec.cluster.master()), policy)
 
 
 def simulate_jobs(spec: Spec, jobs: Iterable[SimulatedJob], policy: str) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from tests.hscheduler.test_simulator import job as simulated
 from tests.hscheduler.test_simulator import play
 
 TABLES = {
-    "cluster": {"nodes": 4, "vcores": 4, "memory": "16GiB"},
+    "cluster": {"nodes": 4, "vcores": 4, "memory": "16GiB", "master_container": True},
     "sweep": {"trials": 16, "arrival": "poisson:4s", "threshold": 4, "seed": 1, "feedback_iteration": 20},
     "space": {"learning_rate": {"loguniform": [1e-4, 1]}},
-    "job": {"model": "softmax", "workers": 2, "servers": 1, "iterations": 300, "stretch_s": 0.005},
+    "job": {"model": "softmax", "workers": 2, "servers": 1, "splits": 12, "iterations": 300, "stretch_s": 0.005},
 }
 #: Parameters of the synthetic reports.
 TRUE = Model(

@@ -98,8 +98,9 @@ def _trace(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     policies, path = policies_of(args.policy or DEFAULT_POLICY), Path(args.trace)
     spec = with_flags(Spec() if args.spec is None else Spec.read(Path(args.spec)), seed=args.seed)
     if pollux.COLUMNS[0] in columns_of(path):
-        container, sweep = spec.cluster.container(), spec.sweep
-        jobs = pollux.read_pollux(path, container, sweep.seed, sweep.feedback_iteration)[: args.trials]
+        cluster, sweep = spec.cluster, spec.sweep
+        sizes = cluster.container(), sweep.seed, sweep.feedback_iteration, cluster.master()
+        jobs = pollux.read_pollux(path, *sizes)[: args.trials]
         for policy in policies:
             yield simulate_jobs(spec, jobs, policy)
     else:
