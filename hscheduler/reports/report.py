@@ -393,6 +393,12 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
     return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
 
 
+def sizes_text(report: Mapping[str, Any]) -> str:
+    """Return the makespan of each fixed size that was tried, and which one is the best."""
+    tried = ", ".join(f"{each['size']} {each['makespan_s']:.1f} s" for each in report["sizes"])
+    return f"{report['policy']} is best with {report['size']}: {tried}"
+
+
 def _two(one: Mapping[str, Any], name: str) -> str:
     return f"{_in_s(one['summary'][f'{name}_median_s'])}, {_in_s(one['summary'][f'{name}_max_s'])}"
 
