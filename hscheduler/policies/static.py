@@ -5,10 +5,9 @@ Source: EPS §6 ("the default PS"), §2.3 Fig. 2(a).
 
 from __future__ import annotations
 
-from hscheduler.core.decisions import Decision, View
+from hscheduler.core.decisions import Decision, View, needing
 from hscheduler.core.words import count_of
 from hscheduler.policies.placing import pass_the_head, size_of, start_in_what_is_free
-from hscheduler.policies.stopping import stop_the_worst
 
 
 def static(view: View) -> Decision:
@@ -20,7 +19,7 @@ def static(view: View) -> Decision:
     return start_in_what_is_free(view, head) or pass_the_head(view, why)
 
 
+@needing(stop="threshold")
 def static_stop(view: View) -> Decision:
-    """Decide like :func:`static`, with the stopping rule: separates the gain of elasticity from that of the rule."""
-    stop = stop_the_worst(view)
-    return stop if stop.actions else static(view)
+    """Decide like :func:`static`, with a stopping rule: separates the gain of elasticity from that of the rule."""
+    return static(view)
