@@ -2,7 +2,7 @@
 
     python -m benchmarks.sweeps.curves          # trains all points with EPS and writes curves.npz: two minutes
 
-EPS's own trials train the same model, and under BSP its numbers do not depend on the size, so they report the same values.
+EPS's own trials train the same model, and BSP makes its numbers independent of the size: they report the same values.
 ``--check`` trains some points again, at another size, and compares.
 """
 
