@@ -54,7 +54,7 @@ from math import inf
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
-from eps.core.cuts import Cuts
+from eps.core.cuts import NO_BOUND, Cuts, LagBound
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
 from eps.core.evictions import NOTICE_S, TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.hosting import Hosting
@@ -101,6 +101,8 @@ class Job:
         ``num_workers`` and ``num_servers`` are both their sum.
     stage_rule : StageRule
         How the job chooses the stage, if it has tiers.
+    lag_bound : LagBound
+        By how much the consistent clock may lag behind.
 
     Raises
     ------
@@ -123,6 +125,7 @@ class Job:
         seed: str = "",
         tiers: Mapping[Tier, int] | None = None,
         stage_rule: StageRule = StageRule.AUTO,
+        lag_bound: LagBound = NO_BOUND,
     ) -> None:
         limits = (num_workers, settings.num_splits, "splits"), (num_servers, settings.num_partitions, "partitions")
         for role, (number, limit, items) in zip(Role, limits, strict=True):
@@ -139,7 +142,7 @@ class Job:
         self.hosting = (
             None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions, settings.num_splits)
         )
-        self.cuts = Cuts(settings.num_partitions, settings.iterations)
+        self.cuts = Cuts(settings.num_partitions, settings.iterations, lag_bound)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
         self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed, reliable=reliable)
@@ -689,7 +692,7 @@ class Job:
         plan, cuts = self.plans.flight.plan, self.cuts
         exposed = self._is_exposed(membership.partitions.owners)
         if exposed:
-            cuts.note_lag(self.progress.completed)
+            cuts.note_lag(self.progress.completed, self.out.now_s)
         elif plan is None or plan.transfer is None or not self._is_exposed(plan.transfer.partitions.owners):
             self.out.add(cuts.forget(membership.servers) if plan is None else ())
             return

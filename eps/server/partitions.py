@@ -239,7 +239,8 @@ def load_partition(
 
 
 class Partitions:
-    """Partitions by number.  The server's lock guards it; only :meth:`empty` and :meth:`new` are thread-safe.
+    """Partitions by number.  The server's lock guards it; only :meth:`empty`, :meth:`new` and
+    :meth:`copied` are thread-safe.
 
     Parameters
     ----------
@@ -266,6 +267,15 @@ class Partitions:
         """Return a partition that is not in use yet."""
         return PartitionStore(self._runtime, partition, values, self.empty, partial(self._rows.memory, partition))
 
+    def copied(self, partition: int, kept: Sequence[np.ndarray]) -> PartitionStore:
+        """Return a partition that is not in use yet, from a copy of ``kept``."""
+        state, values, *others = kept
+        mine = self.empty(len(values))
+        np.copyto(mine, values)
+        found = self.new(partition, None)
+        found.install([state.copy(), mine, *(array.copy() for array in others)])
+        return found
+
     def set_restored(self, stores: dict[int, PartitionStore]) -> None:
         """Set the partitions that were restored from the checkpoint of a start or rollback."""
         self._restored = stores
@@ -278,11 +288,7 @@ class Partitions:
         """
         found = self._restored.pop(partition, None)
         if kept is not None:
-            state, values, *others = kept
-            mine = self.empty(len(values))
-            np.copyto(mine, values)
-            found = self.new(partition, None)
-            found.install([state.copy(), mine, *(array.copy() for array in others)])
+            found = self.copied(partition, kept)
         elif found is None:
             start, stop = self._runtime.ranges[partition]
             found = self.new(partition, initial_values(self._runtime, start, stop))
