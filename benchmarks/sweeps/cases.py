@@ -75,8 +75,8 @@ def against_ray(part: str, trials: int, sizes: Sequence[int]) -> list[Case]:
     widths = [width for width in WIDTHS if width == 1 or width in sizes]
     return [
         *(Case(f"ray-{width}", part, trials, "asha", width=width) for width in widths),
-        Case("ray-resizing", part, trials, "asha", resizes=True),
-        Case("ray-resizing-often", part, trials, "asha", resizes=True, often=True),
+        Case("tune-resizing", part, trials, "asha", resizes=True),
+        Case("tune-resizing-often", part, trials, "asha", resizes=True, often=True),
         Case("elastic", part, trials, "asha", "elastic"),
         Case("gain", part, trials, "asha", "gain"),
     ]

@@ -20,19 +20,29 @@ poisson27, poisson81    trials that arrive one by one, at 0.8 of what the cluste
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.bench_common import conclude, end_in_order, new_file, positive, run_to_the_end, say
+from benchmarks.bench_common import (
+    NO_PICTURE,
+    can_draw,
+    conclude,
+    end_in_order,
+    new_file,
+    positive,
+    run_to_the_end,
+    say,
+)
 from benchmarks.peers_setup import AbsentError, Environment
 from benchmarks.peers_watch import RunError, adopt_orphans, wait_until_quiet
 from benchmarks.sweeps import results as found_results
 from benchmarks.sweeps import speedup
 from benchmarks.sweeps.cases import CURVE, PARTS, SIZES, Case, cases_of, to_repeat
+from benchmarks.sweeps.drawing import draw
 from benchmarks.sweeps.fluid import fixed, instant
 from benchmarks.sweeps.results import Results
 from benchmarks.sweeps.running import MOST_BUSY, Runner, early_feedback_s, ray_environment, sweep_of
@@ -80,23 +90,21 @@ def run_part(results: Results, runner: Runner, part: str, args: argparse.Namespa
         for case in chosen if repeat % 2 == 0 else reversed(chosen):
             if results.has(part, case.name, repeat):
                 continue
-            for tried in range(1 if args.quick else TRIES):
-                found = _run(results, runner, case, repeat, args.patience_s)
-                if found is None or not (found["void"] or found["foreign_cores"] > MOST_FOREIGN) or tried == TRIES - 1:
-                    break
-                say(f"  {case.name}: others used {found['foreign_cores']} cores, all {found['cores']}: once more")
+            tries = 1 if args.quick else TRIES
+            while tries and not _run(results, runner, case, repeat, args.patience_s):
+                tries -= 1
     say(found_results.table(results, part))
 
 
-def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: float) -> dict[str, Any] | None:
-    """Run a case and keep it; return None if it failed."""
+def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: float) -> bool:
+    """Run a case and keep it; return whether it counts, undisturbed."""
     wait_until_quiet(patience_s)
     began_s = time.monotonic()
     try:
         found = runner.run(case)
     except RunError as error:
         say(f"  {repeat + 1} {case.part} {case.name}: {error}")
-        return None
+        return False
     found["early_feedback_s"] = early_feedback_s(found)
     results.add(case.part, case.name, repeat, found)
     say(
@@ -104,7 +112,7 @@ def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: 
         f"iterations, {found['cores']:.2f} cores ({found['foreign_cores']:.2f} of others), "
         f"{time.monotonic() - began_s:.0f} s{', VOID' if found['void'] else ''}"
     )
-    return found
+    return not found["void"] and found["foreign_cores"] <= MOST_FOREIGN
 
 
 def minutes(results: Results, part: str, args: argparse.Namespace) -> float:
@@ -161,6 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--patience-s", type=float, default=10.0, help="longest wait for a quiet machine before a run")
     parser.add_argument("--cache", type=Path, default=cache, help="folder for Ray's environment")
     parser.add_argument("--output", type=new_file, help="write the JSON to this file after every run; continue it")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw the results into this folder, PNG and SVG")
+    parser.add_argument("--redraw", action="store_true", help="run nothing: draw what --output has")
     parser.add_argument("--minutes", action="store_true", help="run nothing: say how long the parts take")
     parser.add_argument("--quick", action="store_true", help="short trials, two sizes, once: check that it works")
     return parser
@@ -168,7 +178,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.pictures and not can_draw():
+        parser.error(NO_PICTURE)
+    if args.redraw:
+        if not args.pictures or not args.output:
+            parser.error("--redraw needs --output, the results, and --pictures, the folder to draw into")
+        draw(json.loads(args.output.read_text(encoding="utf-8")), args.pictures)
+        return 0
     pace = PACES["quick" if args.quick else args.pace]
     if args.quick:
         args.repeats, args.patience_s, args.sizes = 1, 0.0, list(QUICK_SIZES)
@@ -190,11 +208,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if CURVE in args.only:
         measure_curve(results, args.repeats, args.patience_s)
     say_minutes(results, args)
-    runner = Runner(pace, results.seconds(), ray)
+    runner = Runner(pace, results.seconds(), ray, voids=not args.quick)
     for part in args.only:
         if part != CURVE:
             run_part(results, runner, part, args)
     document = results.as_dict()
+    if args.pictures:
+        draw(document, args.pictures)
     return conclude(document.pop("benchmark"), document, found_results.bars(results), args.output, args.quick)
 
 

@@ -192,7 +192,7 @@ def bars(results: Results) -> list[Bar]:
         asha = f"asha{trials}"
         found += _over(results, asha, "ray-1", 1.8 if few else 1.25, "Ray Tune's ASHA, one slot a trial")
         found += _over(results, asha, fastest(results, asha, "ray-", "makespan_s"), 1.15, "Ray Tune's ASHA, best width")
-        resizing = fastest(results, asha, "ray-resizing")
+        resizing = fastest(results, asha, "tune-resizing")
         found += _over(results, asha, resizing, 1.3, "Ray's ResourceChangingScheduler + ASHA")
         found += arrival_bars(results, f"poisson{trials}")
     return found

@@ -90,10 +90,12 @@ class Runner:
     seconds : mapping
         Containers -> seconds of an iteration, measured.
     ray : Environment or None
+    voids : bool
+        Whether a run with processors too busy is void.
     """
 
-    def __init__(self, pace: Pace, seconds: Mapping[int, float], ray: Environment | None) -> None:
-        self._pace, self._seconds, self._ray = pace, seconds, ray
+    def __init__(self, pace: Pace, seconds: Mapping[int, float], ray: Environment | None, *, voids: bool) -> None:
+        self._pace, self._seconds, self._ray, self._voids = pace, seconds, ray, voids
 
     def run(self, case: Case) -> dict[str, Any]:
         """Return the results of a case, with the use of the machine.
@@ -121,7 +123,8 @@ class Runner:
             found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         if found.get("failures"):
             raise RunError(f"{len(found['failures'])} trials failed: {found['failures'][0]}")
-        return {**found, **use.during(found.pop("began_s"), found.pop("ended_s"))}
+        used = use.during(found.pop("began_s"), found.pop("ended_s"))
+        return {**found, **used, "void": self._voids and used["cores"] > MOST_BUSY * (os.cpu_count() or 1)}
 
     def _task(self, case: Case) -> dict[str, Any]:
         rule = {
@@ -178,7 +181,6 @@ class Use:
             "busy_share_of_time": round(float((windows > MOST_BUSY * (os.cpu_count() or 1)).mean()), 3),
             "own_cpu_s": round(self._own_s, 2),
             "foreign_cores": round(max(0.0, float(foreign)), 3),
-            "void": bool(cores > MOST_BUSY * (os.cpu_count() or 1)),
             "took_s": round(float(times[-1] - times[0]), 2),
         }
 
