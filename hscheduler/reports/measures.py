@@ -76,6 +76,7 @@ def anytime(
     for trial in trials:
         curve = trial.curve if metric == "loss" else trial.values
         found += [(at_s, value, trial.job_id) for at_s, _, value in curve.points()]
+        found += [(at_s, value, trial.job_id) for at_s, _, value in trial.rungs]
         if trial.feedback_s is not None and trial.feedback is not None:
             found.append((trial.feedback_s, trial.feedback, trial.job_id))
         final = losses.get(trial.job_id)

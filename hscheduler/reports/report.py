@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
-from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start
+from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start, needs_of
 from hscheduler.core.jobs import Direction, Phase, best, end_text
 from hscheduler.core.resources import Role
 from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import Timeline, TrialRecord
 from hscheduler.core.use import Use
+from hscheduler.policies import POLICIES
 from hscheduler.reports import measures
 from hscheduler.spec import Spec
 
@@ -104,6 +105,8 @@ def report(
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
+        "stop": _rule(policy, spec),
+        "overshoot_iterations": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
         **_uses(record, records.values(), end_s, spec),
         "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
@@ -128,6 +131,12 @@ def report(
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": _decisions(record, records, sweep, began_s),
     }
+
+
+def _rule(policy: str, spec: Spec | None) -> str:
+    """Return the stopping rule: the sweep's, else the policy's; empty if neither is known."""
+    named = "" if spec is None else spec.sweep.stop
+    return named or (needs_of(POLICIES[policy]).stop if policy in POLICIES else "")
 
 
 def _uses(record: Timeline, jobs: Iterable[TrialRecord], end_s: float, spec: Spec | None) -> dict[str, Any]:
@@ -209,6 +218,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         last_iteration_s=since(trial.last_iteration_s),
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
         curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
+        rungs=[(at_s - began_s, iteration, value) for at_s, iteration, value in trial.rungs],
         values=trial.values.mapped(lambda point: (point[0] - began_s, *point[1:])),
     )
 
@@ -264,6 +274,8 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         resize_pause_s=sum(job.resize_pause_s for job in jobs),
         restarts=sum(job.restarts for job in jobs),
         resizes=sum(job.resizes for job in jobs),
+        pauses=sum(job.pauses for job in jobs),
+        overshoot=sum(job.overshoot for job in jobs),
         use=Use(computed_s=sum(job.use.computed_s for job in jobs), changed_s=sum(job.use.changed_s for job in jobs)),
     )
 
@@ -301,6 +313,9 @@ def _trial(
         "restarts": trial.restarts,
         "curve": _curve(trial.curve),
         "values": _curve(trial.values),
+        "rungs": [[_seconds(at_s), iteration, _finite(value)] for at_s, iteration, value in trial.rungs],
+        "pauses": trial.pauses,
+        "overshoot_iterations": trial.overshoot,
         "container_s": _seconds(trial.use.computed_s),
         "resizes": trial.resizes,
         "iterations": trial.iteration,
@@ -377,8 +392,9 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
 
 def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
     """Return a text table of what containers did and when results were known, with one row for each report."""
-    columns = (
-        ("policy", lambda r: r["policy"]),
+    columns: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
+        ("policy", lambda r: str(r["policy"])),
+        ("stop", lambda r: str(r["stop"]) or "-"),
         ("iterations", lambda r: str(r["iterations_trained"])),
         ("computing", lambda r: f"{100 * r['useful_share']:.1f} %"),
         ("waiting", lambda r: f"{100 * r['waiting_share']:.1f} %"),
@@ -387,10 +403,16 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
         ("feedback (median, most)", lambda r: _two(r, "early_feedback")),
         ("changing size", lambda r: _percent(r, "changing_share")),
         ("regret", lambda r: "-" if r["regret"] is None else f"{r['regret']:.3g}"),
-        ("to target", lambda r: _to_target(r)),
+        ("to target", _to_target),
     )
     shown = columns if any(each["target"] for each in reports) else columns[:-1]
     return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
+
+
+def sizes_text(report: Mapping[str, Any]) -> str:
+    """Return the makespan of each fixed size that was tried, and which one is the best."""
+    tried = ", ".join(f"{each['size']} {each['makespan_s']:.1f} s" for each in report["sizes"])
+    return f"{report['policy']} is best with {report['size']}: {tried}"
 
 
 def _two(one: Mapping[str, Any], name: str) -> str:

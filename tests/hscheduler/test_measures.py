@@ -11,6 +11,7 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler import cli
+from hscheduler.cli.commands.sizes import check_flag, sizes_of
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.timeline import TrialRecord
@@ -127,8 +128,8 @@ def test_containers_compute_wait_or_are_idle(policy: str) -> None:
 
 def test_fixed_sizes_compute_what_their_trials_took() -> None:
     found = simulate(Spec.of(SWEEP), "static")
-    # A master, two workers and a server each.
-    taken = sum(4 * (trial["finished_s"] - trial["first_iteration_s"]) for trial in found["trials"])
+    # Two workers and a server each.
+    taken = sum(3 * (trial["finished_s"] - trial["first_iteration_s"]) for trial in found["trials"])
     assert found["container_s"]["computing"] == pytest.approx(taken)
     assert found["iterations_trained"] == 16 * 200
     assert found["summary"]["changing_share"] == 0.0
@@ -250,6 +251,50 @@ def test_the_table_has_a_target_only_if_one_is_named() -> None:
     assert shown[0].endswith("to target") and shown[1].endswith("never")
 
 
+def test_static_tries_all_sizes_and_the_best_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
+    path.write_text("[sweep]\ntrials = 40\n[job]\nworkers = 3\nservers = 2\nstretch_s = 0.01\n")
+    words = ["simulate", str(path), "--policy", "static,elastic", "--size", "best", "--target", "loss=0.9"]
+    assert cli.main([*words, "--report", str(target)]) == 0
+    found = json.loads(target.read_text())["static"]
+    tried = {each["size"]: each["makespan_s"] for each in found["sizes"]}
+    names = [f"{number} container{'s' if number > 1 else ''}" for number in (1, 2, 4, 8, 16)]
+    assert list(tried) == ["3 workers and 2 servers", *names]
+    assert found["makespan_s"] == min(tried.values()) == tried[found["size"]]
+    assert all(each["time_to_target_s"] > 0 for each in found["sizes"])
+    assert f"static is best with {found['size']}: 3 workers and 2 servers " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--size", "5"], "size is '5', but must be best"),
+        (["--size", "best"], "size best is for the policy static, but policies are elastic"),
+        (["--size", "best", "--paper"], "--size is not possible with --paper"),
+    ],
+)
+def test_a_size_that_cannot_be_tried_is_refused(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text("[sweep]\ntrials = 2\n")
+    given = words if "--paper" in words else [str(path), *words]
+    assert cli.main(["simulate", *given]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_cluster_whose_size_the_file_does_not_have_has_no_best_size() -> None:
+    with pytest.raises(ConfigError, match="not possible on YARN"):
+        check_flag("best", ["static"], Spec.of({"job": {"on": "yarn"}}))
+    asked = sizes_of(Spec.of({"cluster": {"nodes": 2}, "job": {"reliable": 3, "splits": 4}}))
+    assert [(name, spec.job["reliable"]) for name, spec in asked.items()] == [
+        ("1 container", 1),
+        ("2 containers", 2),
+        ("3 containers", 3),
+        ("4 containers", 4),
+    ]
+
+
 def test_the_command_writes_when_the_target_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
     path.write_text("[sweep]\ntrials = 4\n")
@@ -273,7 +318,7 @@ def test_the_best_model_is_evaluated_once_on_data_that_no_trial_sees(
     rows = [f"{k % 2} {1 + k % 2}:{1 + k / 9:.3f}" for k in range(20)]
     (tmp_path / "train.svm").write_text("\n".join(rows) + "\n")
     (tmp_path / "final.svm").write_text("\n".join(rows[:10]) + "\n")
-    job = {"data": str(tmp_path / "train.svm"), "model": "logistic", "workers": 1, "servers": 1}
+    job = {"data": str(tmp_path / "train.svm"), "model": "logistic", "workers": 1, "servers": 1, "splits": 2}
     quiet = Viewers(lambda line: None, lambda line: None)
     outcome = Here(final(tmp_path, str(tmp_path / "final.svm"), **job), "static").run(quiet)
     assert outcome.report is not None and not outcome.problems

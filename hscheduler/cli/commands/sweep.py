@@ -31,6 +31,7 @@ from hscheduler.cli.commands.common import (
     with_flags,
     write_results,
 )
+from hscheduler.cli.commands.sizes import POLICY, best_of, check_flag
 from hscheduler.cli.terminal import Screen, lines_of
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
@@ -39,7 +40,7 @@ from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
-from hscheduler.reports.report import measures_table, table
+from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.reports.view import SweepView
 from hscheduler.runners import Here, InService, Interrupted, OnYarn, Outcome, Resumed, Runner, Viewers
 from hscheduler.spec import Spec
@@ -234,6 +235,7 @@ def compare(args: argparse.Namespace) -> int:
     policies = policies_of(args.policies)
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
     aim = _target(args, spec)
+    check_flag(args.size, policies, spec)
     runner: type[OnYarn] | type[Here] = OnYarn if spec.job.get("on") == "yarn" else Here
     runners: dict[str, Runner] = {policy: runner(spec, policy) for policy in policies}
     if spec.sweep.algorithm != "random" and spec.space:
@@ -255,7 +257,10 @@ def compare(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(f"--- {policy}", flush=True)
         try:
-            outcome = each.run(_line_viewers(args))
+            if policy == POLICY and args.size:
+                outcome = _at_best_size(args, spec, aim)
+            else:
+                outcome = each.run(_line_viewers(args))
         except Interrupted as error:
             found = error.outcome.report
             if found is not None:
@@ -276,11 +281,31 @@ def compare(args: argparse.Namespace) -> int:
             print_failures(found)
     print(table(list(reports.values())))
     print(measures_table(list(reports.values())))
+    for found in reports.values():
+        if "sizes" in found:
+            print(sizes_text(found))
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
     barren = [policy for policy, found in reports.items() if found["best"] is None]
     if barren:
         print(f"no trial finished under {', '.join(barren)}", file=sys.stderr)
     return EXIT_FAILED if barren or has_failed else EXIT_OK
+
+
+def _at_best_size(args: argparse.Namespace, spec: Spec, aim: Target | None) -> Outcome:
+    """Return the outcome of the best fixed size, with what the others found.  Raises as :meth:`Runner.run`."""
+    problems: list[str] = []
+    last = Outcome(None)
+
+    def run(size: str, sized: Spec) -> dict[str, Any] | None:
+        nonlocal last
+        if not args.quiet:
+            print(f"--- {POLICY}, {size}", flush=True)
+        last = Here(sized, POLICY).run(_line_viewers(args))
+        problems.extend(f"{size}: {problem}" for problem in last.problems)
+        return None if last.report is None else with_target(last.report, aim)
+
+    found = best_of(spec, run)
+    return last if found is None else Outcome(found, last.error, tuple(problems), last.hints)
 
 
 def sweeps(args: argparse.Namespace) -> int:
