@@ -45,7 +45,7 @@ from benchmarks.sweeps.cases import CURVE, PARTS, SIZES, Case, cases_of, to_repe
 from benchmarks.sweeps.drawing import draw
 from benchmarks.sweeps.fluid import fixed, instant
 from benchmarks.sweeps.results import Results
-from benchmarks.sweeps.running import MOST_BUSY, Runner, early_feedback_s, ray_environment, sweep_of
+from benchmarks.sweeps.running import MOST_BUSY, START_S, Runner, early_feedback_s, ray_environment, sweep_of
 from benchmarks.sweeps.speedup import MEASURED_SIZES
 from benchmarks.sweeps.workload import CONTAINERS, PACES, Size
 from eps.errors import ConfigError
@@ -121,7 +121,7 @@ def minutes(results: Results, part: str, args: argparse.Namespace) -> float:
     if part == CURVE:
         return args.repeats * 1.2
     cases, total_s = cases_of(part, args.sizes), 0.0
-    sweep = sweep_of(cases[0].trials, results.pace, seconds)
+    sweep = sweep_of(cases[0].trials, results.pace, seconds, START_S)
     for case in cases:
         size = case.width if case.is_ray else case.size.containers
         one_size = case.policy == "static" or (case.is_ray and not case.resizes)

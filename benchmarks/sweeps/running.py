@@ -28,6 +28,8 @@ RAY = Path(__file__).with_name("peers") / "ray_tune.py"
 #: Of Ray, without which its numbers could not be compared with those of another time.
 RAY_PACKAGE = "ray[tune]"
 DEADLINE_S = 1200.0
+#: Seconds from the start of a trial to its first iteration, about.
+START_S = 1.0
 #: Interval of the samples of the machine's use, and the window whose use is called the busiest.
 _SAMPLE_S, _WINDOW_S = 0.5, 3.0
 #: A run whose processes used more of the cores is void: it measured the processor, not the policy.
@@ -65,9 +67,9 @@ def _ray_version(environment: Environment) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout.strip()
 
 
-def sweep_of(trials: int, pace: Pace, seconds: Mapping[int, float]) -> Sweep:
+def sweep_of(trials: int, pace: Pace, seconds: Mapping[int, float], start_s: float = 0.0) -> Sweep:
     """Return the fluid model of a sweep on the measured speed-up; its times are in iterations of one container."""
-    return Sweep(trials, fitted(seconds), pace.rungs, ETA, CONTAINERS)
+    return Sweep(trials, fitted(seconds), pace.rungs, ETA, CONTAINERS, start_s / seconds[1])
 
 
 def fitted(seconds: Mapping[int, float]) -> Curve:
@@ -133,7 +135,7 @@ class Runner:
             "grace_iterations": self._pace.grace,
             "max_iterations": self._pace.most,
         }
-        plan = plan_of(sweep_of(case.trials, self._pace, self._seconds))
+        plan = plan_of(sweep_of(case.trials, self._pace, self._seconds, START_S))
         given = tables(case.trials, self._pace, case.size, rule, arrives=case.arrives)
         return {"tables": given, "policy": case.policy, "plan": plan}
 
