@@ -45,7 +45,15 @@ from benchmarks.sweeps.cases import CURVE, PARTS, SIZES, Case, cases_of, to_repe
 from benchmarks.sweeps.drawing import draw
 from benchmarks.sweeps.fluid import fixed, instant
 from benchmarks.sweeps.results import Results
-from benchmarks.sweeps.running import MOST_BUSY, START_S, Runner, early_feedback_s, ray_environment, sweep_of
+from benchmarks.sweeps.running import (
+    MOST_BUSY,
+    START_S,
+    Runner,
+    best_value,
+    early_feedback_s,
+    ray_environment,
+    sweep_of,
+)
 from benchmarks.sweeps.speedup import MEASURED_SIZES
 from benchmarks.sweeps.workload import CONTAINERS, PACES, Size
 from eps.errors import ConfigError
@@ -105,7 +113,8 @@ def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: 
     except RunError as error:
         say(f"  {repeat + 1} {case.part} {case.name}: {error}")
         return False
-    found["early_feedback_s"] = early_feedback_s(found)
+    found["early_feedback_s"] = early_feedback_s(found, results.pace.grace)
+    found["best_value"] = best_value(found, results.pace.most)
     results.add(case.part, case.name, repeat, found)
     say(
         f"  {repeat + 1} {case.part} {case.name:18s} {found['makespan_s']:7.1f} s, {found['iterations_trained']} "

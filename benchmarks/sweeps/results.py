@@ -137,7 +137,15 @@ def limit_s(sweep: Sweep, seconds: Mapping[int, float]) -> float:
 
 def cases_summary(cases: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     """Return medians and spread of each case."""
-    names = ("makespan_s", "iterations_trained", "early_feedback_s", "useful_share", "idle_share", "cores")
+    names = (
+        "makespan_s",
+        "iterations_trained",
+        "early_feedback_s",
+        "best_value",
+        "useful_share",
+        "idle_share",
+        "cores",
+    )
     return {
         case: {name: spread(values) for name in names if (values := [r[name] for r in runs if r.get(name) is not None])}
         for case, runs in cases.items()

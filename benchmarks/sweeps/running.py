@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench_common import rounded
 from benchmarks.peers_setup import AbsentError, Environment, make_environment
 from benchmarks.peers_watch import RunError, end_descendants, machine_busy_s
 from benchmarks.sweeps import curves, speedup
@@ -230,7 +231,17 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def early_feedback_s(found: Mapping[str, Any]) -> float | None:
-    """Return the median seconds from a trial's arrival to its early feedback."""
-    waits = [trial["early_feedback_s"] for trial in found.get("trials", ()) if trial["early_feedback_s"] is not None]
-    return statistics.median(waits) if waits else None
+def early_feedback_s(found: Mapping[str, Any], grace: int) -> float | None:
+    """Return the median seconds from the arrival of a trial to its early feedback; Ray's clock starts at the arrival."""
+    if "reports" in found:
+        waits = [at_s for at_s, _, iterations, *_ in found["reports"] if iterations == grace]
+    else:
+        waits = [trial["early_feedback_s"] for trial in found["trials"] if trial["early_feedback_s"] is not None]
+    return rounded(statistics.median(waits)) if waits else None
+
+
+def best_value(found: Mapping[str, Any], most: int) -> float | None:
+    """Return the metric of the best trial that trained to its end."""
+    if "reports" in found:
+        return min((value for _, _, iterations, value, _ in found["reports"] if iterations == most), default=None)
+    return None if found["best"] is None else float(found["best"]["loss"])

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks.sweeps import curves, real, speedup
-from benchmarks.sweeps.between_rungs import plan_of
+from benchmarks.sweeps.between_rungs import between_rungs, plan_of
 from benchmarks.sweeps.cases import PARTS, Case, cases_of, to_repeat
 from benchmarks.sweeps.fluid import Curve, Sweep
 from benchmarks.sweeps.results import Results, bars, fastest, table
-from benchmarks.sweeps.running import Use, fitted
+from benchmarks.sweeps.running import Use, best_value, early_feedback_s, fitted
 from benchmarks.sweeps.workload import CONTAINERS, MANY, PACES, Size, arrival_gap_s, points, sha_iterations, tables
 from eps.errors import ConfigError
+from hscheduler.policies import POLICIES
+from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 
 SLOW = PACES["slow"]
@@ -73,6 +75,23 @@ def test_the_time_of_an_iteration_between_measured_sizes() -> None:
 def test_a_plan_gives_the_last_trial_all_containers() -> None:
     plan = plan_of(Sweep(27, Curve(0.02), SLOW.rungs))
     assert plan[0] < plan[2] <= plan[-1] == CONTAINERS
+
+
+def test_a_size_for_each_rung_trains_what_successive_halving_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace, plan = PACES["quick"], [2, 3, 5, 16]
+    monkeypatch.setitem(POLICIES, "rungs", between_rungs(plan))
+    rule = {"stop": "sha", "grace_iterations": pace.grace, "max_iterations": pace.most}
+    found = simulate(Spec.of(tables(27, pace, Size(hosts=1), rule)), "rungs")
+    assert found["iterations_trained"] == sha_iterations(27, pace) and found["completed"] == 3
+    sizes = {workers for trial in found["trials"] for _, workers, _ in trial["containers"]}
+    assert sizes <= {0, *plan} and {2, 5} <= sizes
+
+
+def test_what_is_compared_of_a_run() -> None:
+    ray = {"reports": [[2.0, 0, 20, 0.5, 1], [4.0, 1, 20, 0.6, 1], [9.0, 0, 60, 0.4, 1], [20.0, 0, 540, 0.3, 1]]}
+    assert early_feedback_s(ray, 20) == 3.0 and best_value(ray, 540) == 0.3
+    ours = {"trials": [{"early_feedback_s": 5.0}, {"early_feedback_s": None}], "best": {"loss": 0.25}}
+    assert early_feedback_s(ours, 20) == 5.0 and best_value(ours, 540) == 0.25
 
 
 def test_the_cores_of_a_run_are_those_between_its_begin_and_its_end() -> None:
