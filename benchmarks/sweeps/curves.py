@@ -1,14 +1,10 @@
-"""The validation metric of each point after each iteration, recorded once: what the peers' emulated trials report.
+"""The validation metric of each point by iteration, recorded once: what the peers' emulated trials report.
 
     python -m benchmarks.sweeps.curves          # trains all points with EPS and writes curves.npz: six minutes
 
-<<<<<<< HEAD
 Every fourth iteration is kept, which includes all rungs.
 
-EPS's own trials train the same model.  Under BSP its numbers do not depend on the size, so they report the same values.
-=======
 EPS's own trials train the same model, and BSP makes its numbers independent of the size: they report the same values.
->>>>>>> integ
 ``--check`` trains some points again, at another size, and compares.
 """
 

@@ -232,7 +232,7 @@ def _children_s() -> float:
 
 
 def early_feedback_s(found: Mapping[str, Any], grace: int) -> float | None:
-    """Return the median seconds from the arrival of a trial to its early feedback; Ray's clock starts at the arrival."""
+    """Return the median seconds from a trial's arrival to its early feedback; Ray's clock starts at the arrival."""
     if "reports" in found:
         waits = [at_s for at_s, _, iterations, *_ in found["reports"] if iterations == grace]
     else:
