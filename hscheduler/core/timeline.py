@@ -58,8 +58,9 @@ class TrialRecord:
     resizes: int = 0
     #: (time, iteration, value of the metric) of each rung that it reached.
     rungs: list[tuple[float, int, float]] = field(default_factory=list)
-    #: How often the stopping rule paused it.
+    #: How often the stopping rule paused it, and whether it has not resumed since.
     pauses: int = 0
+    is_paused: bool = False
     #: Iterations beyond the rungs at which the rule stopped it; ``iteration`` does not count them.
     overshoot: int = field(default=0, compare=False)
     #: Completed iterations, and when they were reported.  These and ``speeds`` are not compared: a restarted scheduler
@@ -228,11 +229,13 @@ class Timeline:
             case e.StartJob(job_id, _, resumes):
                 trial = self.trials[job_id]
                 trial.phase = Phase.STARTING
-                trial.restarts += resumes
+                trial.restarts += resumes and not trial.is_paused
+                trial.is_paused = False
                 if trial.started_s is None:
                     trial.started_s = now_s
             case e.EndJob(job_id, _, _, after) if after:
-                self.trials[job_id].pauses += 1
+                trial = self.trials[job_id]
+                trial.pauses, trial.is_paused = trial.pauses + 1, True
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why
