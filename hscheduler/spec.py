@@ -45,13 +45,15 @@ from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean, one_of
 from hscheduler.core.jobs import Direction, JobRequest
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
 from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
 MOST_NODES = 100_000
 MOST_TRIALS = 1_000_000
+#: Splits of a trial by default: for each container of the cluster, so that its work is even at most sizes; at most.
+SPLITS_OF_A_CONTAINER, MOST_DEFAULT_SPLITS = 3, 192
 ALGORITHMS = ("tpe", "random", "optuna")
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
@@ -59,7 +61,7 @@ _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": 
 LOSSES = ("loss", "test_loss", "rmse", "mae")
 #: Settings of a job that take whole numbers.  Two of them are text, because they take other values as well.
 _WHOLE = {name for name, setting in SETTINGS.items() if type(setting.default) is int} | {"batch_size", "hidden"}
-_KIND_NAMES = {int: "a whole number", float: "a number", str: "text"}
+_KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _Section = TypeVar("_Section")
 
 
@@ -112,10 +114,13 @@ class ClusterSpec:
     vcores: int = 4
     #: Memory of each node.
     memory: str = "16GiB"
-    #: Cores of a worker, a server or a job master.
+    #: Cores of a container: of a worker, a server, or both.
     container_vcores: int = 1
-    #: Memory of a worker, a server or a job master.
+    #: Memory of a container.
     container_memory: str = "4GiB"
+    #: Whether a job's master takes a container, as in the paper.  Here masters are processes of this host or of the
+    #: application master.
+    master_container: bool = False
 
     def __post_init__(self) -> None:
         for name in ("nodes", "vcores", "container_vcores"):
@@ -132,6 +137,15 @@ class ClusterSpec:
     def container(self) -> Resources:
         """Return the size of a container."""
         return Resources(self.container_vcores, memory_mb(self.container_memory))
+
+    def master(self) -> Resources:
+        """Return the size of a job master's container; nothing if it has none."""
+        return self.container() if self.master_container else NOTHING
+
+    def num_containers(self) -> int:
+        """Return how many containers the nodes hold."""
+        size = self.container()
+        return self.nodes * min(self.vcores // size.vcores, memory_mb(self.memory) // size.memory_mb)
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,8 @@ class SweepSpec:
     metric: str = "loss"
     #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
     direction: str = ""
+    #: Test data that no trial sees: the best trial's model is evaluated on it once, after the sweep.
+    final_test: str = ""
     #: Iteration at which a trial reports its early feedback.
     feedback_iteration: int = 100
     #: Most jobs in the training phase; 0: as many as fit the cluster with the size that they request.
@@ -404,7 +420,10 @@ class Spec:
         ConfigError
             A setting is invalid.
         """
-        return JobSpec.from_dict({**self.job, **(point or {})}, "job")
+        # Enough for a trial that grows to the whole cluster.
+        splits = min(SPLITS_OF_A_CONTAINER * self.cluster.num_containers(), MOST_DEFAULT_SPLITS)
+        default = {"splits": max(JobSpec().splits, splits)}
+        return JobSpec.from_dict({**default, **self.job, **(point or {})}, "job")
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Yield random points from the sweep's seed, without end."""
@@ -420,7 +439,7 @@ class Spec:
         ConfigError
             A setting is invalid.
         """
-        return request_of(self.job_spec(point), job_id, sweep, self.cluster.container())
+        return request_of(self.job_spec(point), job_id, sweep, self.cluster)
 
 
 def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -441,10 +460,13 @@ def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for section, where in (("job", resolved), ("space", resolved_choice)):
         if isinstance(tables.get(section), Mapping):
             tables[section] = {name: where(name, value) for name, value in tables[section].items()}
+    sweep = tables.get("sweep")
+    if isinstance(sweep, Mapping) and "final_test" in sweep:
+        tables["sweep"] = {**sweep, "final_test": located("test", sweep["final_test"], folder)}
     return tables
 
 
-def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> JobRequest:
+def request_of(job: JobSpec, job_id: str, sweep: str, cluster: ClusterSpec) -> JobRequest:
     """Return a job's request to the scheduler.
 
     The job may grow to one worker for each split and one server for each partition.
@@ -452,20 +474,23 @@ def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> J
     Raises
     ------
     ConfigError
-        The job schedules its own changes of size (``at``), is to run on reliable and transient containers, or has more
-        servers than partitions.
+        The job schedules its own changes of size (``at``), is to run on transient containers, or has more servers than
+        partitions.
     """
     if job.at:
         raise ConfigError(f"at is {', '.join(job.at)!r}, but must be empty: the scheduler decides the size of its jobs")
-    if job.tiers.total:
+    if job.tiers.transient:
         raise ConfigError(
-            f"reliable is {job.tiers.reliable}, but the scheduler grants containers for workers and servers: use "
-            "workers and servers instead of reliable and transient"
+            f"transient is {job.tiers.transient}, but must be 0: the scheduler takes any container of a job when "
+            "another job needs it; use reliable"
         )
+    container, master = cluster.container(), cluster.master()
+    if job.tiers.reliable:
+        return JobRequest(job_id, sweep, job.tiers.reliable, 0, container, container, master, job.splits, 0)
     partitions = job.core_settings().num_partitions
     if job.servers > partitions:
         raise ConfigError(f"servers is {job.servers}, but must be at most partitions, which is {partitions}")
-    return JobRequest(job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions)
+    return JobRequest(job_id, sweep, job.workers, job.servers, container, container, master, job.splits, partitions)
 
 
 def _check_whole(dimension: Dimension) -> None:

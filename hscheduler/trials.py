@@ -300,7 +300,7 @@ class Submitter:
 
     def __init__(self, where: Where, sweep: str, tid: int, retries: int) -> None:
         self._scheduler = where.scheduler
-        self._container = where.cluster.container()
+        self._cluster = where.cluster
         self._sweep = sweep
         self._tid = tid
         self._retries = retries
@@ -335,7 +335,7 @@ class Submitter:
         with self._lock:
             if self._refuses:
                 raise TrainingError(self._refuses)
-            asked = request_of(request.spec, job_id, self._sweep, self._container)
+            asked = request_of(request.spec, job_id, self._sweep, self._cluster)
             submission = self._scheduler.submit(e.JobSubmitted(asked), request.spec)
             self._submissions.append(submission)
             return submission

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hscheduler.core.resources import Resources, Role
+from hscheduler.core.resources import NOTHING, Resources, Role
 
 #: Advice never suggests less memory for a container (MiB): Python and its libraries take about half of it.
 LEAST_MEMORY_MB = 256
@@ -73,9 +73,11 @@ class JobRequest:
     #: Jobs are ranked within their sweep.
     sweep: str
     workers: int
+    #: 0: each of its ``workers`` containers hosts a worker and a server.
     servers: int
     worker: Resources
     server: Resources
+    #: :data:`NOTHING`: its master needs no container.
     master: Resources
     #: Limits of growth: its numbers of splits and of partitions.
     most_workers: int
@@ -86,22 +88,34 @@ class JobRequest:
     restart_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, count, most in (
-            ("workers", self.workers, self.most_workers),
-            ("servers", self.servers, self.most_servers),
+        for name, count, least, most in (
+            ("workers", self.workers, 1, self.most_workers),
+            ("servers", self.servers, min(1, self.most_servers), self.most_servers),
         ):
-            if count < 1:
-                raise ValueError(f"{self.job_id}: {name} is {count}, but must be at least 1")
+            if count < least:
+                raise ValueError(f"{self.job_id}: {name} is {count}, but must be at least {least}")
             if most < count:
                 raise ValueError(f"{self.job_id}: it asks for {count} {name} and may have {most}")
 
+    @property
+    def hosts(self) -> bool:
+        """Whether each of its containers hosts a worker and a server; their role is WORKER."""
+        return not self.servers
+
+    @property
+    def least(self) -> int:
+        """The fewest containers of workers and servers with which it can run."""
+        return 1 if self.hosts else 2
+
     def count(self, role: Role) -> int:
-        """Return how many containers of a role it requests; one for the master."""
-        return {Role.MASTER: 1, Role.WORKER: self.workers, Role.SERVER: self.servers}[role]
+        """Return how many containers of a role it requests."""
+        masters = int(self.master != NOTHING)
+        return {Role.MASTER: masters, Role.WORKER: self.workers, Role.SERVER: self.servers}[role]
 
     def most(self, role: Role) -> int:
         """Return how many containers of a role it may have."""
-        return {Role.MASTER: 1, Role.WORKER: self.most_workers, Role.SERVER: self.most_servers}[role]
+        most = {Role.WORKER: self.most_workers, Role.SERVER: self.most_servers}
+        return most.get(role, self.count(role))
 
     def resources(self, role: Role) -> Resources:
         """Return what a container of a role needs."""
@@ -184,7 +198,7 @@ WATCHED_ITERATIONS = 10
 SLOWER = 0.05
 
 
-#: Workers and servers.
+#: Workers and servers; containers and 0 where each container hosts both.
 Size = tuple[int, int]
 
 

@@ -45,6 +45,6 @@ def replace_lost(view: View, jobs: Sequence[Job]) -> Decision:
                 places.append(Place(role, node))
         if places:
             actions.append(Grow(job.job_id, tuple(places), replaces=True))
-            got = words_of(place.role for place in places)
+            got = words_of((place.role for place in places), job.request.hosts)
             gains.append(f"{job.job_id} gets {got} again, which the cluster took ({job.taken_because})")
     return Decision(tuple(actions), "; ".join(gains))

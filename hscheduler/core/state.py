@@ -33,7 +33,7 @@ from hscheduler.core.pending_containers import Pending
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.rungs import Stopping
 from hscheduler.core.scheduler_view import SchedulerView
-from hscheduler.core.words import counted, words_of
+from hscheduler.core.words import counted, request_text, words_of
 
 #: More plans after one event are an error: the policy does not terminate.
 MOST_PLANS = 100_000
@@ -245,7 +245,7 @@ class Scheduler(SchedulerView):
         workers, servers = (max(due, min(now, most)) for due, now, most in sizes)
         job.due, job.taken_because = (workers, servers), why
         self._jobs_short()[job.number] = job
-        self._explain(f"{job.job_id} loses {words_of(c.role for c in mine)}: {why}", (job.job_id,))
+        self._explain(f"{job.job_id} loses {words_of((c.role for c in mine), job.request.hosts)}: {why}", (job.job_id,))
 
     def _jobs_short(self) -> dict[int, Job]:
         """Return the jobs that may have containers to replace."""
@@ -278,9 +278,7 @@ class Scheduler(SchedulerView):
         self.jobs[request.job_id] = self._by_number[job.number] = job
         self._cohort(request.sweep).arrive(job)
         if not self._fits_at_all(request, request.workers, request.servers):
-            workers, servers = counted(request.workers, "worker"), counted(request.servers, "server")
-            size = f"{workers} of {request.worker}, {servers} of {request.server}"
-            why = f"it asks for {size} and a master of {request.master}: more than the whole cluster holds"
+            why = f"it asks for {request_text(request)}: more than the whole cluster holds"
             why += request.smaller(lambda smaller: self._fits_at_all(smaller, smaller.workers, smaller.servers))
             self._over(job, Phase.FAILED, why)
             return

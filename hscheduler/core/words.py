@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Role
 
 
@@ -14,15 +15,34 @@ def counted(number: int, noun: str) -> str:
 
 
 def count_of(workers: int, servers: int) -> str:
-    """Return text such as ``2 workers and 1 server``."""
+    """Return text such as ``2 workers and 1 server``; with 0 servers ``2 containers``, which host both."""
+    if not servers:
+        return counted(workers, "container")
     return f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
 
 
-def words_of(roles: Iterable[Role]) -> str:
-    """Return the numbers of workers and servers among the roles as text; there must be at least one."""
+def request_text(request: JobRequest) -> str:
+    """Return the containers of a request with their sizes as text."""
+    nouns = {Role.WORKER: "container" if request.hosts else "worker", Role.SERVER: "server"}
+    counts = {role: counted(request.count(role), noun) for role, noun in nouns.items() if request.count(role)}
+    parts = [f"{count} of {request.resources(role)}" for role, count in counts.items()]
+    if request.count(Role.MASTER):
+        return f"{', '.join(parts)} and a master of {request.master}"
+    return " and ".join(parts)
+
+
+def words_of(roles: Iterable[Role], hosts: bool) -> str:
+    """Return the numbers of workers and servers among the roles as text; there must be at least one.
+
+    Parameters
+    ----------
+    roles : iterable of Role
+    hosts : bool
+        Whether each container hosts a worker and a server.
+    """
     found = Counter(roles)
     workers, servers = found[Role.WORKER], found[Role.SERVER]
-    if workers and servers:
+    if hosts or (workers and servers):
         return count_of(workers, servers)
     return counted(workers, "worker") if workers else counted(servers, "server")
 

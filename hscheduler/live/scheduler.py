@@ -20,8 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from eps.cluster.supervisor.fork_server import ForkServer
 from eps.errors import ConfigError, DeadlineError
-from eps.job.client import SpareSupervisor
+from eps.job.entry_points import ENTRY_POINTS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import check_job_name
@@ -147,7 +148,7 @@ class Fleet:
         self._jobs: dict[str, LiveJob] = {}
         #: Held while a job is added or removed, so that none is added after :meth:`close`.
         self._starting = threading.Lock()
-        self._spare = SpareSupervisor()
+        self._forks = ForkServer(ENTRY_POINTS)
         self._closed = self._leaves = False
 
     def restore(self, registry: Registry, job_id: str) -> None:
@@ -215,7 +216,7 @@ class Fleet:
 
         def end() -> None:
             end_all([job.leave if leave else job.close for job in jobs])
-            self._spare.close()
+            self._forks.close()
 
         return end
 
@@ -236,7 +237,7 @@ class Fleet:
         manager = f"H-scheduler {self._tag}"
         return LiveJob(
             submission.job_id,
-            Launch(submission.name, spec, self._is_recorded, manager, self._spare, self._before_end),
+            Launch(submission.name, spec, self._is_recorded, manager, self._forks, self._before_end),
             sweep.metric or settings.metric,
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,

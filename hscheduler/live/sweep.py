@@ -248,7 +248,7 @@ class Sweep:
 
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
-        request = request_of(trial.spec, job_id, self._name, self.spec.cluster.container())
+        request = request_of(trial.spec, job_id, self._name, self.spec.cluster)
         self.iterations[job_id], self._trial_of[job_id] = trial.spec.iterations, trial.job_id
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]

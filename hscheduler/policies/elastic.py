@@ -191,11 +191,13 @@ def _admission(view: AdmissionView, head: Job, roles: Sequence[Role], removal: R
         Shrink(job.job_id, tuple(container.container_id for container in containers))
         for job, containers in removal.items()
     ]
-    given = listed(
-        [f"{job.job_id} gives {words_of(c.role for c in containers)}" for job, containers in removal.items()]
-    )
+    given = listed([f"{job.job_id} gives {_words(job, containers)}" for job, containers in removal.items()])
     sentence = f"{head.job_id} starts with {count_of(*size_of(head))}: {given}"
     return Decision((*shrinks, Start(head.job_id, tuple(placed))), sentence)
+
+
+def _words(job: Job, containers: Sequence[Container | Place]) -> str:
+    return words_of((container.role for container in containers), job.request.hosts)
 
 
 def unplaced(view: AdmissionView, head: Job) -> Sequence[Role]:
@@ -208,7 +210,7 @@ def _why_queued(view: AdmissionView, head: Job) -> str:
     left = unplaced(view, head)
     masters, workers = left.count(Role.MASTER), left.count(Role.WORKER)
     servers = len(left) - workers - masters
-    parts = [(masters, "master"), (workers, "worker"), (servers, "server")]
+    parts = [(masters, "master"), (workers, "container" if head.request.hosts else "worker"), (servers, "server")]
     missing = listed([counted(number, noun) for number, noun in parts if number])
     # The reason comes first, because a terminal may cut the rest.
     why = f"there is no room for {missing}, and jobs with early feedback can spare too little"
@@ -262,7 +264,7 @@ def _grow(view: View, limit: MostMore, why: str) -> Decision:
     if not added:
         return Decision()
     actions = tuple(Grow(job.job_id, tuple(places)) for job, places in added.items())
-    gains = [f"{job.job_id} gets {words_of(place.role for place in places)}" for job, places in added.items()]
+    gains = [f"{job.job_id} gets {_words(job, places)}" for job, places in added.items()]
     return Decision(actions, f"{why}: {listed(gains)}")
 
 
@@ -352,7 +354,7 @@ def undo_growth(view: View) -> Decision:
         ]
         names = tuple(container.container_id for container in surplus)
         sentence = (
-            f"{job.job_id} gives {words_of(container.role for container in surplus)} back: its iterations take "
+            f"{job.job_id} gives {_words(job, surplus)} back: its iterations take "
             f"{100 * (factor - 1):.0f} % longer with them"
         )
         return Decision((Shrink(job.job_id, names, undoes_growth=True),), sentence)

@@ -25,11 +25,11 @@ from hscheduler.core.resources import Role
 from hscheduler.core.words import count_of
 from hscheduler.policies.placing import (
     first_of,
-    interleaved,
     listed,
+    not_free,
     pass_the_head,
     place,
-    size_of,
+    roles_of,
     start_in_what_is_free,
 )
 
@@ -63,10 +63,10 @@ def _incoming(view: View) -> Decision:
     # A restarting job has its share already and waits until those containers are free.
     shared = None if head.restart_size is not None else _share(view, head)
     if shared is None:
-        return pass_the_head(view, f"queued because {count_of(*size_of(head))} and a master are not free together")
+        return pass_the_head(view, f"queued because {not_free(head)}")
     places, left = shared
-    workers = sum(place.role is Role.WORKER for place in places)
-    mine = count_of(workers, len(places) - workers - 1)
+    roles = [place.role for place in places]
+    mine = count_of(roles.count(Role.WORKER), roles.count(Role.SERVER))
     (first, size), *others = left.items()
     sizes = [f"{job.job_id} with {count_of(*size)} instead of {count_of(*job.size)}" for job, size in left.items()]
     given = (
@@ -97,7 +97,7 @@ def _may_restart(view: View) -> list[Job]:
     """Return the jobs that can restart smaller for a new job, the worst first; its own sweep is preferred."""
     sweeps = sorted(view.sweeps(), key=lambda sweep: sweep != view.queue[0].request.sweep)
     for sweep in sweeps:
-        jobs = {job.number: job for job in view.in_training(sweep) if job.workers + job.servers > 2}
+        jobs = {job.number: job for job in view.in_training(sweep) if job.workers + job.servers > job.request.least}
         if jobs:
             ranked = []
             while jobs:
@@ -111,7 +111,7 @@ def _share_with_one(view: View, head: Job, victim: Job) -> Shared | None:
     """Share the resources that are free once the worst job has ended."""
     room = _without(view, [victim])
     members = head.request.workers + head.request.servers
-    for mine in range(members, 1, -1):
+    for mine in range(members, head.request.least - 1, -1):
         trial = room.copy()
         places, missing = _placed(trial, head.request, mine)
         if missing:
@@ -135,7 +135,7 @@ def _share_with_several(view: View, head: Job, jobs: Sequence[Job]) -> Shared | 
                 sizes = [scaled(job.request, count) for job, count in zip(smaller, members, strict=True)]
                 return places, dict(zip(smaller, sizes, strict=True))
             largest = max(range(number), key=lambda k: (members[k], -k))
-            if members[largest] == 2:
+            if members[largest] == smaller[largest].request.least:
                 break
             members[largest] -= 1
     return None
@@ -176,20 +176,25 @@ def _without(view: View, jobs: Sequence[Job]) -> FreeSpace:
 
 
 def _placed(room: FreeSpace, request: JobRequest, members: int) -> tuple[list[Place], list[Role]]:
-    return place(room, request, [Role.MASTER, *interleaved(*scaled(request, members))])
+    return place(room, request, roles_of(request, *scaled(request, members)))
 
 
 def _largest(room: FreeSpace, request: JobRequest, most: int) -> Size | None:
     """Return the largest size, of at most ``most`` members, that fits into ``room``; None if none fits."""
     most = min(most, request.most_workers + request.most_servers)
-    for members in range(most, 1, -1):
+    for members in range(most, request.least - 1, -1):
         if not _placed(room.copy(), request, members)[1]:
             return scaled(request, members)
     return None
 
 
 def scaled(request: JobRequest, members: int) -> Size:
-    """Return ``members`` as (workers, servers), in the ratio that a job asks for and at least one of each."""
+    """Return ``members`` as (workers, servers), in the ratio that a job asks for and at least one of each.
+
+    Where each container hosts both, there are 0 servers.
+    """
+    if request.hosts:
+        return min(members, request.most_workers), 0
     workers = round(members * request.workers / (request.workers + request.servers))
     workers = min(max(1, workers), members - 1, request.most_workers)
     return workers, min(members - workers, request.most_servers)

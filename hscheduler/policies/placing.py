@@ -65,13 +65,21 @@ def place(room: FreeSpace, request: JobRequest, roles: Iterable[Role]) -> tuple[
 
 
 def roles_of(request: JobRequest, workers: int = 0, servers: int = 0) -> list[Role]:
-    """Return the roles that a job starts with, its master first; by default the size it asks for."""
-    return [Role.MASTER, *interleaved(workers or request.workers, servers or request.servers)]
+    """Return the roles that a job starts with, its master first if that needs one; by default the size it asks for."""
+    masters = [Role.MASTER] * request.count(Role.MASTER)
+    return masters + interleaved(workers or request.workers, servers or request.servers)
 
 
 def size_of(job: Job) -> tuple[int, int]:
     """Return the number of workers and servers that a queued job starts with."""
     return job.restart_size or (job.request.workers, job.request.servers)
+
+
+def not_free(job: Job) -> str:
+    """Return that what a queued job starts with is not free, as text."""
+    size, masters = size_of(job), job.request.count(Role.MASTER)
+    text = count_of(*size) + " and a master" * masters
+    return f"{text} is not free" if sum(size) + masters == 1 else f"{text} are not free together"
 
 
 def start_if_it_fits(view: AdmissionView, job: Job) -> Start | None:

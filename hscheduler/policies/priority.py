@@ -13,8 +13,8 @@ from random import Random
 
 from hscheduler.core.decisions import Action, Decision, Shrink, View, needing
 from hscheduler.core.resources import Role
-from hscheduler.core.words import count_of, counted
-from hscheduler.policies.placing import listed, pass_the_head, size_of, start_in_what_is_free
+from hscheduler.core.words import counted, words_of
+from hscheduler.policies.placing import listed, not_free, pass_the_head, start_in_what_is_free
 
 
 @needing(takes=True)
@@ -23,7 +23,6 @@ def priority(view: View) -> Decision:
     if not view.queue:
         return Decision()
     head = view.queue[0]
-    size = count_of(*size_of(head))
     now = start_in_what_is_free(view, head)
     if now is not None:
         return now
@@ -32,7 +31,7 @@ def priority(view: View) -> Decision:
         return Decision(waiting={head.job_id: f"queued: waiting for {on_the_way} being released"})
     jobs = [job for job in view.running() if job.workers > 1 and job.may_shrink]
     if not jobs:
-        why = f"queued because {size} and a master are not free, and no job can give a worker"
+        why = f"queued because {not_free(head)}, and no job can give a worker"
         return pass_the_head(view, why)
     draw = Random(f"{view.seed}:{view.number_of_decision}")
     actions: list[Action] = []
@@ -41,5 +40,5 @@ def priority(view: View) -> Decision:
         count = draw.randint(1, job.workers - 1)
         names = tuple(container.container_id for container in view.containers(job, Role.WORKER)[:count])
         actions.append(Shrink(job.job_id, names))
-        given.append(f"{job.job_id} gives {counted(count, 'worker')}")
+        given.append(f"{job.job_id} gives {words_of([Role.WORKER] * count, job.request.hosts)}")
     return Decision(tuple(actions), f"for {head.job_id}, at random: {listed(given)}")

@@ -6,8 +6,7 @@ Source: EPS §6 ("the default PS"), §2.3 Fig. 2(a).
 from __future__ import annotations
 
 from hscheduler.core.decisions import Decision, View, needing
-from hscheduler.core.words import count_of
-from hscheduler.policies.placing import pass_the_head, size_of, start_in_what_is_free
+from hscheduler.policies.placing import not_free, pass_the_head, start_in_what_is_free
 
 
 def static(view: View) -> Decision:
@@ -15,8 +14,7 @@ def static(view: View) -> Decision:
     if not view.queue:
         return Decision()
     head = view.queue[0]
-    why = f"queued because {count_of(*size_of(head))} and a master are not free together"
-    return start_in_what_is_free(view, head) or pass_the_head(view, why)
+    return start_in_what_is_free(view, head) or pass_the_head(view, f"queued because {not_free(head)}")
 
 
 @needing(stop="threshold")

@@ -47,7 +47,7 @@ class SchedulerService(HSchedulerServicer):
 
     def __init__(self, scheduler: LiveScheduler, cluster: ClusterSpec, board: NewsBoard, sweeps: Sweeps) -> None:
         self._scheduler = scheduler
-        self._container = cluster.container()
+        self._cluster = cluster
         self._board = board
         self._sweeps = sweeps
         #: Makes check and submission of a job atomic: a retry may overtake its first call.
@@ -89,7 +89,7 @@ class SchedulerService(HSchedulerServicer):
             if known is None:
                 self._sweeps.check_job_id(request.job_id)
                 self._check_takes_jobs(sweep)
-                asked = request_of(spec, request.job_id, sweep, self._container)
+                asked = request_of(spec, request.job_id, sweep, self._cluster)
                 known = self._scheduler.submit(e.JobSubmitted(asked), spec, point)
         if (known.spec, dict(known.point), known.sweep) != (spec, point, sweep):
             raise ConfigError(f"job id is {request.job_id!r}, but must be a new id: another job has it")

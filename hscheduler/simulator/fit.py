@@ -187,7 +187,8 @@ def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, Measured]]:
             continue
         job = spec.job_spec(trial["point"])
         for workers, servers, number, seconds in trial["speeds"]:
-            yield job.model, Measured(job.splits, workers, servers, seconds / number, seconds, job.stretch_s)
+            members = workers, servers or workers
+            yield job.model, Measured(job.splits, *members, seconds / number, seconds, job.stretch_s)
 
 
 def spec_of(report: Mapping[str, Any]) -> Spec:

@@ -26,7 +26,8 @@ class SpeedModel:
     member_s: float = 0.0
 
     def iteration_s(self, workers: int, servers: int) -> float:
-        """Return the seconds of an iteration."""
+        """Return the seconds of an iteration; with 0 servers each of the workers' containers hosts one, too."""
+        servers = servers or workers
         most = -(-self.splits // max(1, workers))
         together = self.exchange_s / max(1, servers) + self.member_s * (workers + servers)
         return self.fixed_s + self.split_s * most + together

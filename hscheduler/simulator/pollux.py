@@ -31,7 +31,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from eps.errors import DataError
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.simulator.models import SpeedModel
 from hscheduler.simulator.traces import ITERATIONS, SPLITS_OF_A_WORKER, asked_for, rows_of
 from hscheduler.simulator.workload import SimulatedJob
@@ -66,7 +66,9 @@ class Application:
         return 1.0 - float(np.interp(share * steps[-1], [0.0, *steps], [0.0, *accuracies]))
 
 
-def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration: int) -> list[SimulatedJob]:
+def read_pollux(
+    path: Path, container: Resources, seed: int, feedback_iteration: int, master: Resources = NOTHING
+) -> list[SimulatedJob]:
     """Return the jobs of a workload by arrival, by the rules of this module; the first arrives at 0.
 
     Parameters
@@ -74,10 +76,12 @@ def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration:
     path : Path
         A file in the folder ``workloads``, next to the folder ``traces``.
     container : Resources
-        Size of a worker's, server's or master's container.
+        Size of a worker's or server's container.
     seed : int
         Seed of the batch sizes.
     feedback_iteration : int
+    master : Resources
+        Size of a master's container; by default it has none.
 
     Raises
     ------
@@ -98,7 +102,7 @@ def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration:
         if application is None or workers < 1:
             continue
         batch = draw.choice(sorted(application.curves))
-        request = asked_for(row["name"], row["application"], workers, container)
+        request = asked_for(row["name"], row["application"], workers, container, master)
         speed = application.speed(batch, workers, request.servers)
         feedback, loss = application.error(batch, share), application.error(batch, 1.0)
         jobs.append(SimulatedJob(arrives_s, request, ITERATIONS, speed, feedback, loss))

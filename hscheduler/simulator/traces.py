@@ -24,7 +24,7 @@ from typing import TextIO
 
 from eps.errors import DataError
 from hscheduler.core.jobs import JobRequest
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.simulator.models import SpeedModel
 from hscheduler.simulator.workload import SimulatedJob, qualities
 
@@ -111,14 +111,16 @@ def read_philly(path: Path) -> list[TraceJob]:
     return [TraceJob(at_s - first_s, job.duration_s, job.num_devices, job.group) for at_s, job in rows]
 
 
-def asked_for(job_id: str, sweep: str, workers: int, container: Resources) -> JobRequest:
+def asked_for(job_id: str, sweep: str, workers: int, container: Resources, master: Resources) -> JobRequest:
     """Return the request of a job of a trace, with one server for every two workers."""
     servers = -(-workers // 2)
     most = MOST_GROWTH * workers, MOST_GROWTH * servers
-    return JobRequest(job_id, sweep, workers, servers, container, container, container, *most)
+    return JobRequest(job_id, sweep, workers, servers, container, container, master, *most)
 
 
-def workload(jobs: list[TraceJob], container: Resources, seed: int) -> Iterator[SimulatedJob]:
+def workload(
+    jobs: list[TraceJob], container: Resources, seed: int, master: Resources = NOTHING
+) -> Iterator[SimulatedJob]:
     """Yield the jobs of a trace for a simulation, by the rules of this module."""
     drawn = qualities(Random(f"qualities:{seed}"))
     #: (group, devices) -> the current sweep and the arrival of its latest job.
@@ -130,7 +132,7 @@ def workload(jobs: list[TraceJob], container: Resources, seed: int) -> Iterator[
             sweep = f"sweep-{number}"
         sweeps[kind] = sweep, job.arrives_s
         workers = job.num_devices
-        request = asked_for(f"job-{number}", sweep, workers, container)
+        request = asked_for(f"job-{number}", sweep, workers, container, master)
         split_s = job.duration_s / ITERATIONS / SPLITS_OF_A_WORKER
         speed = SpeedModel(SPLITS_OF_A_WORKER * workers, split_s, fixed_s=0.0)
         feedback, loss = next(drawn)

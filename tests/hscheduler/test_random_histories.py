@@ -13,7 +13,7 @@ import pytest
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.core.resources import Resources, Role
+from hscheduler.core.resources import NOTHING, Resources, Role
 from hscheduler.core.state import Scheduler
 from hscheduler.policies import POLICIES
 from hscheduler.stopping import RULES
@@ -25,7 +25,9 @@ SIZES = (Resources(1, 4096), Resources(1, 2048), Resources(2, 4096))
 class History:
     """A random history of one or two sweeps."""
 
-    def __init__(self, policy: str, seed: int, faults: float) -> None:
+    def __init__(self, policy: str, seed: int, faults: float, hosts: bool = False) -> None:
+        #: Whether the containers of jobs host workers and servers, without a container for the master.
+        self.hosts = hosts
         self.draw = Random(f"{policy}:{seed}")
         scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], RULES, seed)
         self.toy = Toy(scheduler, faults, self.draw, lots=policy == "priority")
@@ -88,6 +90,10 @@ class History:
 
     def submit(self) -> None:
         workers, servers = self.draw.randint(1, 5), self.draw.randint(1, 3)
+        more, master = self.draw.randint(0, 3), SIZES[0]
+        if self.hosts:
+            servers = more = 0
+            master = NOTHING
         self.submitted += 1
         self.toy.submit(
             request(
@@ -96,9 +102,10 @@ class History:
                 servers,
                 sweep=self.draw.choice(["one", "two"]),
                 most_workers=workers + self.draw.randint(0, 6),
-                most_servers=servers + self.draw.randint(0, 3),
+                most_servers=servers + more,
                 worker=self.draw.choice(SIZES),
                 server=self.draw.choice(SIZES),
+                master=master,
             )
         )
 
@@ -120,9 +127,10 @@ class History:
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("faults", [0.0, 0.3])
-def test_every_job_ends_and_nothing_is_left(policy, faults):
+@pytest.mark.parametrize("hosts", [False, True])
+def test_every_job_ends_and_nothing_is_left(policy, faults, hosts):
     for seed in range(40):
-        history = History(policy, seed, faults)
+        history = History(policy, seed, faults, hosts)
         history.run(jobs=14)
         ledger = history.toy.scheduler.ledger
         assert ledger.all() == [], (policy, seed)

@@ -19,9 +19,10 @@ from hscheduler.spec import Spec
 from tests.hscheduler.test_page import data_of
 
 TABLES = {
+    "cluster": {"master_container": True},
     "sweep": {"trials": 6, "seed": 2, "threshold": 1},
     "space": {"learning_rate": {"uniform": [0, 1]}},
-    "job": {"stretch_s": 0.01, "iterations": 300},
+    "job": {"splits": 12, "stretch_s": 0.01, "iterations": 300},
 }
 
 

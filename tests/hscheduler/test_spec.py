@@ -42,7 +42,7 @@ def test_a_file_is_parsed(tmp_path):
     assert spec.job_spec().stretch_s == 0.01
     assert [dimension.name for dimension in spec.space] == ["learning_rate", "l2"]
     request = spec.request("a", "s")
-    assert (request.workers, request.servers, request.most_workers, request.most_servers) == (2, 1, 12, 12)
+    assert (request.workers, request.servers, request.most_workers, request.most_servers) == (2, 1, 72, 12)
     assert request.worker == Resources(1, 4096), "as in EPS §6"
     assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
 
@@ -108,7 +108,7 @@ def test_settings_that_a_scheduler_could_not_start_are_refused():
         (("workers = 2", "learning-rate = 0.1"), r"learning_rate is in \[space\] and in \[job\]"),
         (("workers = 2", "stretch = 0.1"), "job: stretch_s is given twice, in two spellings"),
         (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
-        (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
+        (("workers = 2", "workers = 80"), "80 workers would share 72 splits"),
         (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1, but must be at least 0"),
         (("[space]", "[job.yarn]\nquue = 'x'\n[space]"), r"job: \[yarn\]: unknown key 'quue'; did you mean queue"),
         (("[space]", "[spaces]"), "'spaces' is not a section; did you mean space"),
