@@ -12,12 +12,11 @@ from random import Random
 from typing import Any
 
 from hscheduler.core import events as e
-from hscheduler.core.decisions import Decision, Policy, View
+from hscheduler.core.decisions import Decision, Policy, View, needing
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 from hscheduler.policies import POLICIES
 from hscheduler.policies.priority import priority
-from hscheduler.policies.stopping import stop_the_worst
 from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
@@ -55,9 +54,22 @@ class Experiment:
         """Return how long its iterations take."""
         return speed_of(self.model)
 
+    def arrivals_s(self) -> Iterator[float]:
+        """Yield the time of each arrival: a Poisson process in which job :data:`THRESHOLD` comes at its mean time.
+
+        Gaps of a Poisson process whose n-th arrival is known are those of any other, scaled to that time.
+
+        Source: EPS §7.1 (eleven jobs are in the training phase at minute 28).
+        """
+        times = Arrival(self.mean_gap_s).times_s(Random(f"arrivals:{self.seed}:{self.model}"))
+        first = [next(times) for _ in range(THRESHOLD)]
+        known_s, drawn_s = self.mean_gap_s * (THRESHOLD - 1), first[-1]
+        yield from (at_s * known_s / drawn_s for at_s in first)
+        yield from (at_s - drawn_s + known_s for at_s in times)
+
     def jobs(self) -> Iterator[SimulatedJob]:
         """Yield its jobs by arrival: the same for every policy."""
-        arrivals = Arrival(self.mean_gap_s).times_s(Random(f"arrivals:{self.seed}:{self.model}"))
+        arrivals = self.arrivals_s()
         drawn = qualities(Random(f"qualities:{self.seed}:{self.model}"))
         speed = self.speed()
         for number in range(1, self.trials + 1):
@@ -77,10 +89,10 @@ def nodes(number: int) -> dict[str, Resources]:
     return {f"node-{k:0{len(str(number))}}": NODE for k in range(1, number + 1)}
 
 
+@needing(stop="threshold")
 def priority_stop(view: View) -> Decision:
     """Decide at random, with the stopping rule of the other policies."""
-    stop = stop_the_worst(view)
-    return stop if stop.actions else priority(view)
+    return priority(view)
 
 
 #: Name -> policy of the pictures.

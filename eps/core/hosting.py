@@ -32,9 +32,6 @@ from eps.core.tiers import (
 )
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 
-#: Between two requests for reliable containers that a recovery lacks.
-REQUEST_PAUSE_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
@@ -70,8 +67,6 @@ class Hosting:
         #: Stage -> its iteration time, with the current numbers of containers.
         self._measured: dict[Stage, float] = {}
         self._left_s, self._has_compared = 0.0, False
-        #: When missing reliable containers may be requested again.
-        self._lacking_s = 0.0
         #: Index of the entry of :attr:`stages` that was measured last.
         self._measured_entry = -1
         #: The latest answers of :meth:`view` and of :meth:`decision` with what they depend on, while they hold.
@@ -187,11 +182,8 @@ class Hosting:
         return max(0, self.reliable - view.count(Tier.RELIABLE))
 
     def request_lacking(self, members: Members, view: TiersView, now_s: float) -> list[e.Command]:
-        """Request the missing reliable containers for a recovery, at most once in a while."""
+        """Request the missing reliable containers for a recovery."""
         number = self.lacking(view)
-        if not number or now_s < self._lacking_s:
-            return []
-        self._lacking_s = now_s + REQUEST_PAUSE_S
         return [command for _ in range(number) for command in members.request_host(Tier.RELIABLE, now_s)]
 
     def taken(self) -> None:

@@ -394,6 +394,8 @@ class PlanContext:
     now_s: float
     #: The containers of a job on reliable and transient containers; None for other jobs.
     tiers: TiersView | None = None
+    #: The BackupPS of each partition; empty without a cut.
+    copies: tuple[MemberId, ...] = ()
 
 
 def roster(job: PlanContext) -> Roster:
@@ -454,7 +456,7 @@ class Flight:
         if plan.change.operation is Operation.FOLLOW:
             transfer = follow_transfer(job.membership)
         else:
-            transfer = plan_transfer(job.membership, coming, going, after.owners)
+            transfer = plan_transfer(job.membership, coming, going, after.owners, job.copies)
         plan.coming, plan.going, plan.transfer = coming, going, transfer
         self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
         plan.enter(Phase.PROPOSED, job.now_s)
@@ -787,7 +789,7 @@ class Plans:
         ahead = len(self.queue) + (self.flight.driver is not None)
         if ahead:
             return f"{who}; {ahead} changes come first, so the moves are not known"
-        return "\n".join([who, *plan_transfer(job.membership, coming, going, after.owners).lines()])
+        return "\n".join([who, *plan_transfer(job.membership, coming, going, after.owners, job.copies).lines()])
 
     def cancel(self, plan_id: int) -> Plan | EpsError | None:
         """Return the plan to abort, an error if it cannot be aborted, or None if it was cancelled before."""

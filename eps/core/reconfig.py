@@ -151,6 +151,8 @@ class Change:
     parts: tuple[Change, ...] = ()
     #: For tiers: how many containers come or leave; empty if they have names, or only what they host changes.
     containers: Deltas = ()
+    #: Of an addition or removal by count: whether the user wrote it as a scale.
+    by_scale: bool = field(default=False, compare=False)
 
     @property
     def adds_members(self) -> bool:
@@ -168,9 +170,7 @@ class Change:
     def asked(self) -> int | str:
         """The number or the names of the members; for a scale or tiers, text such as ``workers=+2,servers=-1``."""
         if self.parts:
-            return ",".join(
-                f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in self.parts
-            )
+            return _scale_text(self.parts)
         if self.containers:
             return deltas_text(self.containers)
         if self.operation in TAKINGS:
@@ -180,8 +180,14 @@ class Change:
         return ",".join(self.names) or self.count
 
     def __str__(self) -> str:
+        if self.by_scale:
+            return _scale_text((self,))
         is_scale = self.parts or self.containers or (self.names and self.operation is Operation.TIERS)
         return str(self.asked) if is_scale else f"{self.operation}={self.asked}"
+
+
+def _scale_text(parts: Iterable[Change]) -> str:
+    return ",".join(f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in parts)
 
 
 @dataclass

@@ -9,7 +9,6 @@ import atexit
 import json
 import os
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,6 @@ from eps.errors import (
     JobNotFoundError,
     PeerUnavailableError,
     PlanError,
-    ResourceError,
     RpcError,
     TrainingError,
 )
@@ -582,6 +580,8 @@ class Job:
         check_request_id(request_id)
         operation = change.operation
         request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
+        if change.by_scale:
+            operation = Operation.SCALE
         if operation in (Operation.SCALE, Operation.TIERS):
             request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
         elif operation.adds:
@@ -902,44 +902,3 @@ def find_directory(name: str) -> JobDir:
         from eps.job.yarn.staged_jobs import restore
 
         return restore(name, error)
-
-
-class SpareSupervisor:
-    """A supervisor that waits for the next job; thread-safe.  It ends with this process.
-
-    The imports of a job's processes take longer than the rest of its start; the spare supervisor has made them already.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spare: WarmSupervisor | None = None
-        self._closed = False
-
-    def take(self) -> WarmSupervisor:
-        """Return the spare supervisor, or start one.
-
-        Raises
-        ------
-        ResourceError
-            The process cannot be started.
-        """
-        with self._lock:
-            spare, self._spare = self._spare, None
-        return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
-
-    def refill(self) -> None:
-        """Start a spare supervisor.  Call it when no job is starting: its imports take a core for half a second."""
-        with self._lock:
-            if self._spare is None and not self._closed:
-                try:
-                    self._spare = WarmSupervisor(ENTRY_POINTS)
-                except ResourceError:
-                    # The next take() raises the error.
-                    self._spare = None
-
-    def close(self) -> None:
-        """Stop the spare supervisor.  Idempotent."""
-        with self._lock:
-            spare, self._spare, self._closed = self._spare, None, True
-        if spare is not None:
-            spare.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eps.core.reconfig import OPERATIONS, TAKINGS, Change, Operation
 from eps.core.types import MOST_MEMBERS, Role, Tier
@@ -117,7 +118,7 @@ def scale_of(text: str) -> Change:
         check_change(change)
         return change
     if len(parts) == 1:
-        return next(iter(parts.values()))
+        return replace(next(iter(parts.values())), by_scale=True)
     # In one order, so that a repeated request is the same change.
     ordered = tuple(parts[f"{role}s"] for role in (Role.WORKER, Role.SERVER))
     change = Change(Operation.SCALE, sum(part.count for part in ordered), parts=ordered)

@@ -31,6 +31,8 @@ _RESOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*/)?[A-Za-z][\w.-]*", re.ASCII
 #: Resources with a setting of their own -> the setting.
 _SIZES = {"memory": "memory_mb", "memory-mb": "memory_mb", "vcores": "vcores", "cpu": "vcores"}
 
+MAX_LAG_S = 60.0
+
 
 class Reading(Table, frozen=True):
     """How the data is read."""
@@ -198,13 +200,22 @@ class Tiers(Table, frozen=True):
         "a fixed stage: 1 (reliable containers), 2 (half of the transient ones) or 3 (as 2, reliable ones do not work)",
         "NAME",
     ] = "auto"
+    max_lag_clocks: Annotated[
+        int,
+        Meta(ge=0, le=MOST_NUMBER),
+        "stages 2 and 3: most iterations that the job computes again if a transient container fails; the copies on "
+        "reliable ones are updated often enough for that, if the network allows; 0: no limit",
+    ] = 0
+    max_lag_s: Annotated[float, Meta(ge=0), "the same in seconds of training; 0: no limit"] = MAX_LAG_S
 
     def check(self) -> None:
-        if self.stage_rule != "auto" and not self.reliable:
-            raise ConfigError(
-                f"stage_rule is {self.stage_rule!r}, but reliable is 0: only a job on reliable and transient "
-                "containers has stages"
-            )
+        for name, default in (("stage_rule", "auto"), ("max_lag_clocks", 0), ("max_lag_s", MAX_LAG_S)):
+            value = getattr(self, name)
+            if value != default and not self.reliable:
+                raise ConfigError(
+                    f"{name} is {value!r}, but reliable is 0: only a job on reliable and transient containers has "
+                    "stages"
+                )
         if self.transient and not self.reliable:
             raise ConfigError(
                 f"transient is {self.transient}, but reliable is 0: a job needs at least one reliable container, which "

@@ -20,6 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from eps.cluster.supervisor.fork_server import ForkServer
 from eps.cluster.supervisor.start import WarmSupervisor
 from eps.errors import (
     DeadlineError,
@@ -29,7 +30,7 @@ from eps.errors import (
     TrainingError,
     UnknownMemberError,
 )
-from eps.job.client import ChangeRecord, Job, SpareSupervisor
+from eps.job.client import ChangeRecord, Job
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -72,8 +73,8 @@ class Launch:
     detached: bool = False
     #: Only this requester may change the job's size: one scheduler grants its containers.
     manager: str = "H-scheduler"
-    #: A supervisor that has already imported its modules; without one a job waits for the imports.
-    spare: SpareSupervisor | None = None
+    #: Forks supervisors that have imported their modules; without it a job waits for the imports.
+    forks: ForkServer | None = None
     #: Called before the job's end is reported, to save results where they outlive this process.  If it raises, a job
     #: that finished has failed.
     before_end: BeforeEnd = do_nothing
@@ -110,8 +111,8 @@ class Launch:
             return found.running or (state is not None and not (resumes and state == "killed"))
 
     def _warm(self) -> WarmSupervisor | None:
-        # A warm supervisor starts local jobs only.
-        return None if self.spare is None or self.spec.on != "local" else self.spare.take()
+        # A supervisor runs local jobs only.
+        return None if self.forks is None or self.spec.on != "local" else self.forks.take()
 
 
 def end_of(job: Job) -> str | None:
@@ -255,9 +256,6 @@ class LiveJob:
     def _tell(self, events: Sequence[e.Event]) -> None:
         for event in events:
             self._say(self._before_end(event) if isinstance(event, e.JobEnded) else event)
-            if isinstance(event, e.JobStarted) and self._launch.spare is not None:
-                # Prepare the next job now: this one has started, so the imports do not delay it.
-                self._launch.spare.refill()
 
     def _before_end(self, ended: e.JobEnded) -> e.JobEnded:
         """Run the ``before_end`` of the launch; return the end to report."""

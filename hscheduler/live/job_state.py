@@ -25,7 +25,7 @@ from eps.storage.record import SUPERVISOR_KILLED
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
-from hscheduler.reports.history import feedback_of, number, some_losses
+from hscheduler.reports.history import feedback_of, number, some_losses, some_values
 
 #: Attempts to request a change whose outcome is unknown.
 _MOST_TRIES = 3
@@ -259,7 +259,8 @@ class HistoryReader:
                 durations.append(now_s - self._seen_s)
             self._seen_s = now_s
         self.seen_clock = int(history[-1]["clock"])
-        return e.Iterated(self._job_id, self.seen_clock + 1, tuple(durations), some_losses(history))
+        losses, values = some_losses(history), some_values(history, self._metric)
+        return e.Iterated(self._job_id, self.seen_clock + 1, tuple(durations), losses, values)
 
     def feedback(self, history: Sequence[dict[str, Any]]) -> list[e.Event]:
         """Return the early feedback once it is available.  Raises TrainingError if the history has no such metric."""

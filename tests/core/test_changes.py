@@ -186,6 +186,14 @@ def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
         assert parse_change(str(change)) == change
 
 
+@pytest.mark.parametrize(("text", "same"), [("workers=+2", "add-workers=2"), ("servers=-1", "remove-servers=1")])
+def test_a_scale_of_one_role_is_written_as_the_user_wrote_it(text: str, same: str) -> None:
+    change = parse_change(f"scale={text}")
+    assert str(change) == text and change == parse_change(same)
+    assert (change.operation, change.asked) == (parse_change(same).operation, parse_change(same).asked)
+    assert str(parse_change(same)) == same
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -16,6 +16,7 @@ from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import NOTHING, Resources, Role
 from hscheduler.core.state import Scheduler
 from hscheduler.policies import POLICIES
+from hscheduler.stopping import RULES
 from tests.hscheduler.toy import NODE, Toy, nodes, request
 
 SIZES = (Resources(1, 4096), Resources(1, 2048), Resources(2, 4096))
@@ -28,7 +29,7 @@ class History:
         #: Whether the containers of jobs host workers and servers, without a container for the master.
         self.hosts = hosts
         self.draw = Random(f"{policy}:{seed}")
-        scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], seed)
+        scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], RULES, seed)
         self.toy = Toy(scheduler, faults, self.draw, lots=policy == "priority")
         self.submitted = 0
         self.may_kill = policy in ("elastic", "podium", "kill", "static-stop")

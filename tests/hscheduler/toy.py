@@ -12,6 +12,7 @@ from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.state import Scheduler
 from hscheduler.policies.priority import priority
+from hscheduler.stopping import RULES
 
 UNIT = Resources(1, 4096)
 NODE = Resources(4, 16384)
@@ -58,7 +59,7 @@ class Toy:
 
     @classmethod
     def of(cls, number: int, policy: Policy, **options: object) -> Toy:
-        return cls(Scheduler(nodes(number), policy), lots=policy is priority, **options)  # type: ignore[arg-type]
+        return cls(Scheduler(nodes(number), policy, RULES), lots=policy is priority, **options)  # type: ignore[arg-type]
 
     @property
     def sentences(self) -> list[str]:
@@ -137,7 +138,9 @@ class Toy:
                     self.answers.append(e.ContainersGone(job_id, names))
             case e.EndJob(job_id, _, _):
                 self.living.pop(job_id, None)
-                self.answers.append(e.JobEnded(job_id, Phase.KILLED))
+                # A job that stops for a restart may be ordered to pause: it ends once.
+                if e.JobEnded(job_id, Phase.KILLED) not in self.answers:
+                    self.answers.append(e.JobEnded(job_id, Phase.KILLED))
             case e.JobOver(job_id, phase, _):
                 assert job_id not in self.over, f"{job_id} is over twice"
                 self.over[job_id] = phase

@@ -1,0 +1,230 @@
+"""The speed of a job by its number of containers, from measured iteration times.
+
+A job's curve is ``serial_s + work_s / size + member_s * size``.  It is fitted to the medians that the job measured, and
+to those of the other jobs of its sweep: they have the same data and model, so their curves have one shape, while
+hyperparameters may scale it.  What nothing has measured follows :data:`PRIOR`.
+
+Source: Optimus (EuroSys 2018) fits such a curve by non-negative least squares; Pollux (OSDI 2021) explores at most
+twice the sizes that it has measured.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+
+from hscheduler.core.jobs import Job
+
+#: Durations at one size that are kept; their median counts.
+KEPT = 10
+#: Fewer durations at a size say nothing: the first iterations after a change are often slower.
+LEAST_MEASURED = 3
+#: Jobs of a sweep that are kept for the shape of its curve, the latest.
+KEPT_JOBS = 64
+#: Weight of the assumed shape at each of :data:`PRIOR_SIZES`, where a measured size has 1.
+PRIOR_WEIGHT = 0.005
+#: Weight of the sweep's shape in the curve of one of its jobs.
+SWEEP_WEIGHT = 0.3
+PRIOR_SIZES = (1, 2, 4, 8, 16)
+#: Seconds of a change of size until one has been measured.
+ASSUMED_CHANGE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of an iteration by the number of containers."""
+
+    serial_s: float
+    work_s: float
+    member_s: float = 0.0
+
+    def seconds(self, size: int) -> float:
+        """Return the seconds of an iteration in ``size`` containers."""
+        return self.serial_s + self.work_s / size + self.member_s * size
+
+    def scaled(self, factor: float) -> Curve:
+        """Return the curve with all times multiplied."""
+        return Curve(self.serial_s * factor, self.work_s * factor, self.member_s * factor)
+
+
+#: Assumed of jobs that nothing is known of: an efficiency of 0.7 in 16 containers.
+PRIOR = Curve(0.0285, 0.9715)
+
+#: Size, seconds, weight.
+Point = tuple[int, float, float]
+
+
+def fit(points: Iterable[Point]) -> Curve:
+    """Return the curve with the smallest weighted squares of relative errors; no term is negative.
+
+    Parameters
+    ----------
+    points : iterable of (int, float, float)
+        Size, seconds and weight; at least one.  Seconds are positive.
+    """
+    rows = [((1 / seconds, 1 / (size * seconds), size / seconds), weight) for size, seconds, weight in points]
+    best: tuple[float, list[float]] | None = None
+    # Three terms have seven sets of positive ones: the exact solution is among their unconstrained ones.
+    for number in (1, 2, 3):
+        for terms in combinations(range(3), number):
+            found = _least_squares(rows, terms)
+            if found is None or min(found) < 0:
+                continue
+            error = sum(
+                weight * (sum(found[k] * row[term] for k, term in enumerate(terms)) - 1) ** 2 for row, weight in rows
+            )
+            # A further term must explain something: else sizes that were not measured would depend on rounding.
+            if best is None or error < best[0] - 1e-12:
+                values = [0.0, 0.0, 0.0]
+                for k, term in enumerate(terms):
+                    values[term] = found[k]
+                best = error, values
+    assert best is not None, "one term alone always fits"
+    return Curve(*best[1])
+
+
+def _least_squares(rows: Sequence[tuple[Sequence[float], float]], terms: Sequence[int]) -> list[float] | None:
+    """Return the values of these terms that bring each row nearest to 1; None if the rows cannot tell them apart."""
+    matrix = [
+        [sum(w * row[a] * row[b] for row, w in rows) for b in terms] + [sum(w * row[a] for row, w in rows)]
+        for a in terms
+    ]
+    size = len(terms)
+    for k in range(size):
+        pivot = max(range(k, size), key=lambda r: abs(matrix[r][k]))
+        if abs(matrix[pivot][k]) < 1e-12 * max(abs(value) for row in matrix for value in row):
+            return None
+        matrix[k], matrix[pivot] = matrix[pivot], matrix[k]
+        for r in range(k + 1, size):
+            factor = matrix[r][k] / matrix[k][k]
+            matrix[r] = [x - factor * y for x, y in zip(matrix[r], matrix[k], strict=True)]
+    values = [0.0] * size
+    for k in reversed(range(size)):
+        values[k] = (matrix[k][size] - sum(matrix[k][j] * values[j] for j in range(k + 1, size))) / matrix[k][k]
+    return values
+
+
+def with_prior(points: Sequence[Point], prior: Curve, weight: float) -> Curve:
+    """Return the curve through measured points that elsewhere has the shape of ``prior``.
+
+    Parameters
+    ----------
+    points : sequence of (int, float, float)
+        Empty: the prior itself.
+    prior : Curve
+        Its scale follows from the points.
+    weight : float
+        Of the prior at each of :data:`PRIOR_SIZES`.
+    """
+    if not points:
+        return prior
+    scaled = prior.scaled(level(points, prior))
+    return fit([*points, *((size, scaled.seconds(size), weight) for size in PRIOR_SIZES)])
+
+
+def level(points: Sequence[Point], shape: Curve) -> float:
+    """Return the factor that brings a shape to the level of measured points: a median, robust to an outlier."""
+    return median(seconds / shape.seconds(size) for size, seconds, _ in points)
+
+
+class Speeds:
+    """Measured speeds of all jobs, by sweep, and the cost of changing a size."""
+
+    def __init__(self) -> None:
+        #: Sweep -> job -> size -> its latest durations in seconds.
+        self._durations: dict[str, dict[str, dict[int, deque[float]]]] = {}
+        self._shapes: dict[str, Curve] = {}
+        self._curves: dict[str, Curve] = {}
+        #: Job -> its iteration when its growth was ordered.
+        self._begun: dict[str, int] = {}
+        self._changes_s: deque[float] = deque(maxlen=2 * KEPT)
+
+    def note(self, job: Job, durations_s: Sequence[float]) -> None:
+        """Add the durations of iterations at a job's current size."""
+        jobs = self._durations.setdefault(job.request.sweep, {})
+        if job.job_id not in jobs:
+            jobs[job.job_id] = {}
+            if len(jobs) > KEPT_JOBS:
+                self._drop(job.request.sweep, next(iter(jobs)))
+        kept = jobs[job.job_id].setdefault(job.workers + job.servers, deque(maxlen=KEPT))
+        before = len(kept)
+        kept.extend(each for each in durations_s if each > 0)
+        self._curves.pop(job.job_id, None)
+        # The shape of the sweep changes with a new size only: else each report would lead to a fit of all jobs.
+        if before < LEAST_MEASURED <= len(kept):
+            self._shapes.pop(job.request.sweep, None)
+            for name in jobs:
+                self._curves.pop(name, None)
+
+    def _drop(self, sweep: str, job_id: str) -> None:
+        del self._durations[sweep][job_id]
+        self._curves.pop(job_id, None)
+
+    def _points(self, sizes: Mapping[int, Sequence[float]]) -> list[Point]:
+        return [(size, median(kept), 1.0) for size, kept in sizes.items() if len(kept) >= LEAST_MEASURED]
+
+    def is_known(self, sweep: str) -> bool:
+        """Return whether a job of a sweep has been measured at any size."""
+        return self.largest(sweep) > 0
+
+    def largest(self, sweep: str) -> int:
+        """Return the largest measured size of a sweep's jobs; 0 if there is none."""
+        jobs = self._durations.get(sweep, {}).values()
+        return max((size for sizes in jobs for size, kept in sizes.items() if len(kept) >= LEAST_MEASURED), default=0)
+
+    def shape(self, sweep: str) -> Curve:
+        """Return the curve that a sweep's jobs have in common."""
+        if sweep not in self._shapes:
+            self._shapes[sweep] = self._shape(sweep)
+        return self._shapes[sweep]
+
+    def _shape(self, sweep: str) -> Curve:
+        jobs = [points for sizes in self._durations.get(sweep, {}).values() if (points := self._points(sizes))]
+        shape = PRIOR
+        # The levels of jobs depend on the shape and the other way round: two rounds settle both.
+        for _ in range(2):
+            by_size: dict[int, list[float]] = {}
+            for points in jobs:
+                factor = level(points, shape)
+                for size, seconds, _w in points:
+                    by_size.setdefault(size, []).append(seconds / factor)
+            pooled = [(size, median(values), 1.0) for size, values in by_size.items()]
+            shape = with_prior(pooled, PRIOR, PRIOR_WEIGHT)
+        if jobs:
+            # A job that was not measured yet is assumed to be as fast as the others.
+            shape = shape.scaled(median(level(points, shape) for points in jobs))
+        return shape
+
+    def curve(self, job: Job) -> Curve:
+        """Return the curve of a job, from what it and the other jobs of its sweep measured."""
+        found = self._curves.get(job.job_id)
+        if found is None:
+            sizes = self._durations.get(job.request.sweep, {}).get(job.job_id, {})
+            found = with_prior(self._points(sizes), self.shape(job.request.sweep), SWEEP_WEIGHT)
+            self._curves[job.job_id] = found
+        return found
+
+    # ---- changes of size
+
+    def begin_change(self, job: Job) -> None:
+        """Note that a growth of a job was ordered."""
+        self._begun[job.job_id] = job.iteration
+
+    def end_change(self, job: Job) -> None:
+        """Note that the new members of a job have joined: its iterations meanwhile say how long that took."""
+        begun = self._begun.pop(job.job_id, None)
+        sizes = self._durations.get(job.request.sweep, {}).get(job.job_id, {})
+        if begun is not None and self._points(sizes):
+            self._changes_s.append((job.iteration - begun) * min(seconds for _, seconds, _ in self._points(sizes)))
+
+    def change_s(self) -> float:
+        """Return the seconds from an order to grow until the new members take part: a median."""
+        return median(self._changes_s) if self._changes_s else ASSUMED_CHANGE_S
+
+    def forget(self, job: Job) -> None:
+        """Drop what only a running job needs; the measured speeds of the sweep's latest jobs stay."""
+        self._begun.pop(job.job_id, None)
+        self._curves.pop(job.job_id, None)
