@@ -377,6 +377,8 @@ class Spec:
             if not _is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
         job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
+        if "reliable" in {*spec.job, *searched} and (sizes := {"workers", "servers"} & {*spec.job, *searched}):
+            raise ConfigError(f"reliable and {min(sizes)} exclude each other: remove one of them from [job] or [space]")
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
                 f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
