@@ -46,6 +46,8 @@ from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean, one_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
+from hscheduler.core.rungs import Stopping
+from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
 MOST_NODES = 100_000
@@ -168,6 +170,14 @@ class SweepSpec:
     feedback_iteration: int = 100
     #: Most jobs in the training phase; 0: as many as fit the cluster with the size that they request.
     threshold: int = 0
+    #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
+    stop: str = ""
+    #: ``sha`` and ``asha``: of the trials at a rung, one in ``eta`` goes on.
+    eta: int = 3
+    #: The first rung, at which ``median``, ``sha`` and ``asha`` judge a trial; 0: ``feedback_iteration``.
+    grace_iterations: int = 0
+    #: Rungs are below it; 0: below the iterations of a trial.
+    max_iterations: int = 0
     #: Least seconds that a restart takes under the ``kill`` policy; below 0: no minimum.
     kill_restart_s: float = -1.0
     #: How often a failed trial is retried, as a new job.  A trial that diverged or cannot start is not retried.
@@ -183,8 +193,13 @@ class SweepSpec:
             ("feedback_iteration", 1, MOST_ITERATIONS),
             ("threshold", 0, MOST_TRIALS),
             ("retries", 0, MOST_TRIALS),
+            ("eta", 2, MOST_TRIALS),
+            ("grace_iterations", 0, MOST_ITERATIONS),
+            ("max_iterations", 0, MOST_ITERATIONS),
         ):
             _check_count(name, getattr(self, name), least, most)
+        if self.stop and self.stop not in RULES:
+            raise ConfigError(f"stop is {self.stop!r}, but must be {one_of(self.stop, RULES)}")
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm is {self.algorithm!r}, but must be {one_of(self.algorithm, ALGORITHMS)}")
         object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))
@@ -193,6 +208,10 @@ class SweepSpec:
         if not math.isfinite(self.kill_restart_s):
             raise ConfigError(f"kill_restart_s is {self.kill_restart_s}, but must be finite (below 0: no minimum)")
         self.mean_gap_s()
+
+    def stopping(self) -> Stopping:
+        """Return the stopping rule and its parameters."""
+        return Stopping(self.stop, self.eta, self.grace_iterations or self.feedback_iteration, self.max_iterations)
 
     def mean_gap_s(self) -> float:
         """Return the mean seconds between two arrivals; 0.0 if all arrive at once."""
@@ -322,10 +341,9 @@ class Spec:
         checked.  Raises as :meth:`read`.
         """
         spec = cls.of(values)
+        spec.check_rungs()
         if "feedback_iteration" in values.get("sweep", {}):
-            wanted = spec.sweep.feedback_iteration
-            searched = [max(each.corners()) for each in spec.space if each.name == "iterations"]
-            most = int(searched[0]) if searched else spec.job_spec().iterations
+            wanted, most = spec.sweep.feedback_iteration, spec.most_iterations()
             if wanted > most:
                 raise ConfigError(
                     f"feedback_iteration is {wanted}, but must be at most iterations, which is {most}: a trial would "
@@ -362,6 +380,26 @@ class Spec:
                 f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
             )
         return spec
+
+    def most_iterations(self) -> int:
+        """Return the iterations of the longest trial."""
+        searched = [max(each.corners()) for each in self.space if each.name == "iterations"]
+        return int(searched[0]) if searched else self.job_spec().iterations
+
+    def check_rungs(self) -> None:
+        """Raise ConfigError if the sweep's rule judges trials at rungs, and no trial would reach one."""
+        stopping = self.sweep.stopping()
+        first = RULES[stopping.rule].rungs(stopping).first if stopping.rule else 0
+        given, most = stopping.max_iterations, self.most_iterations()
+        if first and given > most:
+            raise ConfigError(f"max_iterations is {given}, but must be at most iterations, which is {most}")
+        for name, end in (("max_iterations", given), ("iterations", most)):
+            if first and end and first >= end:
+                own = self.sweep.grace_iterations
+                told = f"grace_iterations is {first}" + ("" if own else " (the feedback iteration)")
+                raise ConfigError(
+                    f"{told}, but must be below {name}, which is {end}: else stop = {stopping.rule!r} judges no trial"
+                )
 
     def tables(self) -> dict[str, Any]:
         """Return the tables that :meth:`of` reads."""

@@ -12,12 +12,11 @@ from random import Random
 from typing import Any
 
 from hscheduler.core import events as e
-from hscheduler.core.decisions import Decision, Policy, View
+from hscheduler.core.decisions import Decision, Policy, View, needing
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 from hscheduler.policies import POLICIES
 from hscheduler.policies.priority import priority
-from hscheduler.policies.stopping import stop_the_worst
 from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
@@ -77,10 +76,10 @@ def nodes(number: int) -> dict[str, Resources]:
     return {f"node-{k:0{len(str(number))}}": NODE for k in range(1, number + 1)}
 
 
+@needing(stop="threshold")
 def priority_stop(view: View) -> Decision:
     """Decide at random, with the stopping rule of the other policies."""
-    stop = stop_the_worst(view)
-    return stop if stop.actions else priority(view)
+    return priority(view)
 
 
 #: Name -> policy of the pictures.

@@ -141,7 +141,7 @@ class Trial:
 def worst_of(trials: Sequence[Trial], threshold: int) -> Trial | None:
     """Return the worst trial in the training phase if there are more than the threshold, else None.
 
-    Source: EPS §6; as :func:`hscheduler.policies.stopping.stop_the_worst`, of losses.
+    Source: EPS §6; as :func:`hscheduler.stopping.early_feedback.stop_the_worst`, of losses.
     """
     training = [trial for trial in trials if trial.in_training]
     if not threshold or len(training) <= threshold:

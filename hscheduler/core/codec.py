@@ -19,14 +19,17 @@ from enum import Enum
 from typing import Any
 
 from hscheduler.core import events as e
+from hscheduler.core.cohort import Cohort
 from hscheduler.core.counts import Counts
-from hscheduler.core.decisions import Decision, Grow, Kill, Place, Restart, Shrink, Start
+from hscheduler.core.decisions import Decision, Grow, Kill, Pause, Place, Promote, Restart, Shrink, Start
 from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold, Ledger
 from hscheduler.core.outstanding import Outstanding
 from hscheduler.core.pending_containers import Pending
 from hscheduler.core.placement import FreeIndex
 from hscheduler.core.resources import Container, Resources, Role
+from hscheduler.core.rungs import Rungs, Stopping
+from hscheduler.core.speed import Curve, Speeds
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
@@ -37,24 +40,29 @@ _MEANING = 3
 
 _DATACLASSES: tuple[type, ...] = (
     *typing.get_args(e.Event), *typing.get_args(e.Order),
-    Container, DecisionRecord, Grow, Job, JobRequest, Kill, Pending, Place, Resources, Restart, Shrink, Start,
-    TrialRecord,
+    Container, Curve, DecisionRecord, Grow, Job, JobRequest, Kill, Pause, Pending, Place, Promote, Resources, Restart,
+    Rungs, Shrink, Start, Stopping, TrialRecord,
 )  # fmt: skip
 #: Classes whose fields only an instance shows.
 _EXAMPLES: dict[type[Any], Callable[[], object]] = {
+    Cohort: lambda: Cohort("", Training()),
     Counts: Counts,
     FreeIndex: lambda: FreeIndex({}),
     Ledger: lambda: Ledger({}),
     Outstanding: Outstanding,
     Timeline: Timeline,
-    Scheduler: lambda: Scheduler({}, lambda view: Decision()),
+    Scheduler: lambda: Scheduler({}, lambda view: Decision(), {}),
+    Speeds: Speeds,
     Thinned: lambda: Thinned(2),
     Training: Training,
 }
 _KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*_DATACLASSES, *_EXAMPLES)}
 _ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Direction, Hold, Phase, Role)}
-#: Fields that are not written: the policy's code, the commands of one step, and what is recomputed on demand.
-_GIVEN: dict[type[Any], tuple[str, ...]] = {Scheduler: ("_policy", "_commands", "_short")}
+#: Fields that are not written: policy and rules, the commands of one step, and what is recomputed on demand.
+_GIVEN: dict[type[Any], tuple[str, ...]] = {
+    Scheduler: ("_policy", "_rules", "_commands", "_short"),
+    Speeds: ("_curves",),
+}
 
 
 def _names_of(cls: Any) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ def encoded(value: Any) -> Any:
     return _Writer().encoded(value)
 
 
-def decoded(value: Any, policy: Any = None) -> Any:
+def decoded(value: Any, policy: Any = None, rules: Any = None) -> Any:
     """Return the value that :func:`encoded` wrote.
 
     Parameters
@@ -105,13 +113,15 @@ def decoded(value: Any, policy: Any = None) -> Any:
         As JSON.
     policy : Policy, optional
         The policy of a decoded scheduler; it is not part of the written state.
+    rules : mapping, optional
+        Its stopping rules, likewise.
 
     Raises
     ------
     KeyError, TypeError, ValueError
         :func:`encoded` did not write the value.
     """
-    return _Reader({"_commands": [], "_short": None, "_policy": policy}).decoded(value)
+    return _Reader({"_commands": [], "_short": None, "_policy": policy, "_rules": rules, "_curves": {}}).decoded(value)
 
 
 class _Writer:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from hscheduler.core.jobs import Direction, Job
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Role
+from hscheduler.core.speed import Curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,22 @@ class Kill:
     """End a job; it does not restart."""
 
     job_id: str
+    #: Why, as a sentence; empty: the decision's.
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop a job at the rung that it has reached: it releases its containers, and may be promoted later."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Queue a paused job again; it resumes from its rung."""
+
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class Restart:
     undoes_growth: bool = False
 
 
-Action = Start | Grow | Shrink | Kill | Restart
+Action = Start | Grow | Shrink | Kill | Restart | Pause | Promote
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +151,11 @@ class View(AdmissionView, Protocol):
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""
 
-    def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
-        """Return (arrival number, early feedback) of a sweep's finished jobs, in the order in which they finished."""
-
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps with jobs in the training phase."""
 
-    def crowded(self) -> Sequence[tuple[str, int]]:
-        """Return (sweep, jobs in the training phase) for each sweep above its threshold."""
-
-    def worst_in_training(self, sweep: str) -> Job:
-        """Return the job with the worst early feedback; the sweep must have jobs in the training phase."""
-
-    def threshold(self, sweep: str) -> int:
-        """Return how many jobs of a sweep may be in the training phase."""
+    def milestone(self, job: Job) -> int:
+        """Return the iteration at which the stopping rule judges a job next, or its last one; 0: unknown."""
 
     def direction(self, sweep: str) -> Direction:
         """Return whether lower or higher early feedback is better in a sweep."""
@@ -157,6 +165,21 @@ class View(AdmissionView, Protocol):
 
     def totals(self) -> tuple[int, int]:
         """Return the number of workers and servers in the cluster."""
+
+    def is_settled(self, job: Job) -> bool:
+        """Return whether a job runs and no change of its size is in progress."""
+
+    def curve(self, job: Job) -> Curve:
+        """Return the seconds of a job's iteration by its number of containers, as far as measured."""
+
+    def explored(self, sweep: str) -> int:
+        """Return the largest number of containers in which a job of a sweep was measured; 0 if there is none."""
+
+    def change_s(self) -> float:
+        """Return the seconds until a growth takes effect, as measured."""
+
+    def awaits(self, sweep: str) -> bool:
+        """Return whether more jobs of a sweep are to arrive, as far as that is known."""
 
 
 class Policy(Protocol):
@@ -178,16 +201,20 @@ class Needs:
     #: It shrinks jobs in the training phase for queued jobs.  While jobs are queued, containers that the cluster took
     #: from such jobs are not replaced.
     takes: bool = False
+    #: The stopping rule of sweeps that name none.
+    stop: str = "none"
 
 
 _P = TypeVar("_P", bound=Policy)
 
 
-def needing(*, progress: bool = False, checkpoints: bool = False, takes: bool = False) -> Callable[[_P], _P]:
+def needing(
+    *, progress: bool = False, checkpoints: bool = False, takes: bool = False, stop: str = "none"
+) -> Callable[[_P], _P]:
     """Declare what a policy needs, as a decorator; a policy without it needs nothing."""
 
     def declared(policy: _P) -> _P:
-        vars(policy)["needs"] = Needs(progress, checkpoints, takes)
+        vars(policy)["needs"] = Needs(progress, checkpoints, takes, stop)
         return policy
 
     return declared

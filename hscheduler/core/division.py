@@ -11,8 +11,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-#: A further container must shorten an iteration by more than this share; less is noise.
-WORTH = 0.005
+#: A further container must bring more than this share of what it would with a perfect speed-up; less is noise.
+WORTH = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Need:
         now_s = self.seconds(size)
         # One more may not help, for example as long as the worker with most splits keeps as many.
         for more in range(1, min(free, self.most - size, size) + 1):
-            if self.seconds(size + more) < now_s * (1 - WORTH * more):
+            if self.seconds(size + more) < now_s * (1 - WORTH * more / (size + more)):
                 return size + more
         return 0
 

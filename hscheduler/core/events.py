@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hscheduler.core.decisions import Action
 from hscheduler.core.jobs import Direction, JobRequest, Phase
 from hscheduler.core.resources import Container, Resources
+from hscheduler.core.rungs import DEFAULT, Stopping
 
 # ---- events
 
@@ -28,6 +29,10 @@ class SweepOpened:
     metric: str = ""
     #: 0: the scheduler's setting.
     feedback_iteration: int = 0
+    #: Its rule may be empty: then that of the scheduler or of its policy applies.
+    stopping: Stopping = DEFAULT
+    #: Number of its trials; 0: unknown.  A sweep may be opened again when the number is known.
+    trials: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,17 @@ class FeedbackGiven:
 
     job_id: str
     #: Value of the metric; may be NaN.
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RungReached:
+    """A job has reached an iteration at which the stopping rule judges it."""
+
+    job_id: str
+    #: The iteration of the rung.
+    iteration: int
+    #: Value of the metric there; may be NaN.
     value: float
 
 
@@ -199,6 +215,7 @@ JobEvent = (
     JobStarted
     | Iterated
     | FeedbackGiven
+    | RungReached
     | GrowthDone
     | GrowthFailed
     | ContainersGone
@@ -248,6 +265,8 @@ class EndJob:
     #: Whether it restarts from its latest checkpoint.
     restarts: bool
     why: str
+    #: It pauses: it ends once it has a checkpoint of this iteration or a later one; 0: at once.
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)

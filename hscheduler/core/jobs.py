@@ -29,6 +29,10 @@ class Phase(StrEnum):
     TRAINING = "training"
     #: It stops, to restart from its latest checkpoint with another size (only under the ``kill`` policy).
     RESTARTING = "restarting"
+    #: It stops at a rung; its containers are not free yet.
+    PAUSING = "pausing"
+    #: It waits at a rung, without containers.
+    PAUSED = "paused"
     #: It was ordered to end and will not restart.
     ENDING = "ending"
     FINISHED = "finished"
@@ -238,6 +242,13 @@ class Job:
     failed_returns: int = 0
     #: The size to restart with; None if it was never restarted.
     restart_size: Size | None = None
+    #: It starts from its checkpoint: it was restarted or paused.
+    resumes: bool = False
+    #: Values of the metric at the rungs that it has reached, and how many of these rungs it may train past.
+    rungs: list[float] = field(default_factory=list)
+    rungs_passed: int = 0
+    #: The rung at which the stopping rule stopped it, in iterations; None while it may train on.
+    stopped_at: int | None = None
     #: Container -> the member in it, as far as the job has reported.
     members: Mapping[str, str] = field(default_factory=dict)
     #: Final value of the metric, if it finished.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from hscheduler.core import events as e
+from hscheduler.core.cohort import Cohort, Rule
 from hscheduler.core.counts import Counts
 from hscheduler.core.decisions import Policy
 from hscheduler.core.jobs import Direction, Job, JobRequest
@@ -17,6 +18,8 @@ from hscheduler.core.ledger import Hold, Ledger
 from hscheduler.core.pending_containers import Pending
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Resources, Role
+from hscheduler.core.rungs import DEFAULT, Rungs, Stopping
+from hscheduler.core.speed import Curve, Speeds
 from hscheduler.core.training import Training
 
 
@@ -24,14 +27,26 @@ class SchedulerView:
     """A scheduler's state; implements :class:`hscheduler.core.decisions.View`.  Parameters as for Scheduler."""
 
     def __init__(
-        self, nodes: Mapping[str, Resources], policy: Policy, seed: int = 0, threshold: int | None = None
+        self,
+        nodes: Mapping[str, Resources],
+        policy: Policy,
+        rules: Mapping[str, Rule],
+        seed: int = 0,
+        threshold: int | None = None,
+        stopping: Stopping = DEFAULT,
     ) -> None:
         self.ledger = Ledger(nodes)
         self.jobs: dict[str, Job] = {}
         self.number_of_decision = 0
         self.seed = seed
         self._policy = policy
+        self._rules = rules
         self._threshold = threshold
+        #: The rule and its parameters for sweeps that do not set them.
+        self._stopping = stopping
+        self._cohorts: dict[str, Cohort] = {}
+        #: Sweeps that changed since their rule was last asked.
+        self._to_judge: dict[str, None] = {}
         self._by_number: dict[int, Job] = {}
         #: Number of jobs that have arrived so far.
         self._arrived = 0
@@ -52,6 +67,7 @@ class SchedulerView:
         self._pending: dict[str, Pending] = {}
         #: Jobs whose pending containers are all granted.
         self._complete: dict[str, None] = {}
+        self._speeds = Speeds()
         #: Sweeps with the default threshold (what fits the cluster), each with one of its requests.
         self._default_thresholds: dict[str, JobRequest] = {}
         #: Requested resources -> whether they fit an empty cluster.
@@ -110,21 +126,9 @@ class SchedulerView:
         """Return a sweep's jobs in the training phase, by arrival."""
         return self._training.of(sweep)
 
-    def worst_in_training(self, sweep: str) -> Job:
-        """Return the job with the worst early feedback; the sweep must have jobs in the training phase."""
-        return self._training.worst(sweep)
-
-    def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
-        """Return (arrival number, early feedback) of a sweep's finished jobs, in the order in which they finished."""
-        return self._training.finished(sweep)
-
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps with jobs in the training phase."""
         return self._training.sweeps()
-
-    def crowded(self) -> Sequence[tuple[str, int]]:
-        """Return (sweep, jobs in the training phase) for each sweep above its threshold."""
-        return self._training.crowded()
 
     def threshold(self, sweep: str) -> int:
         """Return how many jobs of a sweep may be in the training phase."""
@@ -134,6 +138,26 @@ class SchedulerView:
         """Return whether lower or higher early feedback is better in a sweep."""
         return self._training.direction(sweep)
 
+    def milestone(self, job: Job) -> int:
+        """Return the iteration at which the stopping rule judges a job next, or its last one; 0: unknown."""
+        sweep = job.request.sweep
+        cohort = self._cohorts[sweep]
+        if self._rules[cohort.stopping.rule].by_feedback and job.feedback is None:
+            return cohort.feedback_iteration or job.request.iterations
+        return self.next_rung(job) or job.request.iterations
+
+    def next_rung(self, job: Job) -> int | None:
+        """Return the iteration of the next rung that a job is to reach; None if it is to reach none."""
+        return self.rungs(job).at(len(job.rungs))
+
+    def rungs(self, job: Job) -> Rungs:
+        """Return the rungs of a job: those of its sweep, below its last iteration."""
+        return self._cohorts[job.request.sweep].rungs.until(job.request.iterations)
+
+    def pauses(self, sweep: str) -> bool:
+        """Return whether the stopping rule of a sweep pauses jobs, which need checkpoints at their rungs."""
+        return self._rules[self._cohorts[sweep].stopping.rule].pauses
+
     def slowed(self) -> Sequence[Job]:
         """Return the jobs that became slower when they grew."""
         return list(self._slowed.values())
@@ -141,3 +165,24 @@ class SchedulerView:
     def totals(self) -> tuple[int, int]:
         """Return the number of workers and servers in the cluster."""
         return self._totals[Role.WORKER], self._totals[Role.SERVER]
+
+    def is_settled(self, job: Job) -> bool:
+        """Return whether a job runs and no change of its size is in progress."""
+        changes = job.growing or job.job_id in self._pending or self.ledger.is_releasing(job.job_id)
+        return job.phase.runs and not changes
+
+    def curve(self, job: Job) -> Curve:
+        """Return the seconds of a job's iteration by its number of containers, as far as measured."""
+        return self._speeds.curve(job)
+
+    def explored(self, sweep: str) -> int:
+        """Return the largest number of containers in which a job of a sweep was measured; 0 if there is none."""
+        return self._speeds.largest(sweep)
+
+    def change_s(self) -> float:
+        """Return the seconds until a growth takes effect, as measured."""
+        return self._speeds.change_s()
+
+    def awaits(self, sweep: str) -> bool:
+        """Return whether more jobs of a sweep are to arrive, as far as that is known."""
+        return not self._cohorts[sweep].gets_no_more

@@ -12,11 +12,26 @@ from dataclasses import replace
 
 from hscheduler.core import events as e
 from hscheduler.core import replacements, watch
-from hscheduler.core.decisions import Action, Decision, Grow, Kill, Place, Restart, Shrink, Start, View, needs_of
+from hscheduler.core.cohort import Cohort
+from hscheduler.core.decisions import (
+    Action,
+    Decision,
+    Grow,
+    Kill,
+    Pause,
+    Place,
+    Promote,
+    Restart,
+    Shrink,
+    Start,
+    View,
+    needs_of,
+)
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.pending_containers import Pending
 from hscheduler.core.resources import Container, Role
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.scheduler_view import SchedulerView
 from hscheduler.core.words import counted, request_text, words_of
 
@@ -40,11 +55,15 @@ class Scheduler(SchedulerView):
     nodes : mapping
         Name -> capacity.
     policy : Policy
+    rules : mapping
+        Name -> stopping rule.
     seed : int
         Seed of randomised policies.
     threshold : int, optional
         Most jobs in the training phase, for sweeps without their own; by default as many as fit the cluster at their
         requested size.
+    stopping : Stopping
+        Stopping rule and parameters, for sweeps without their own.  An empty rule is that of the policy.
     """
 
     # ---- events
@@ -66,7 +85,9 @@ class Scheduler(SchedulerView):
         self._mend()
         self._grant()
         for _ in range(MOST_PLANS):
-            decision = self._return() if self._jobs_short() else Decision()
+            decision = self._judge()
+            if not decision.actions and self._jobs_short():
+                decision = self._return()
             decision = decision if decision.actions else self._policy(self)
             for job_id, why in decision.waiting.items():
                 self.jobs[job_id].why = why
@@ -83,24 +104,64 @@ class Scheduler(SchedulerView):
         self._policy = _nothing
         self._jobs_short().clear()
 
+    def _judge(self) -> Decision:
+        """Return what the stopping rules of the sweeps decide that have changed."""
+        while self._to_judge and self._policy is not _nothing:
+            sweep = next(iter(self._to_judge))
+            cohort = self._cohorts[sweep]
+            decision = self._rules[cohort.stopping.rule].judge(cohort)
+            if decision.actions:
+                return decision
+            cohort.judged()
+            del self._to_judge[sweep]
+        return Decision()
+
+    def _cohort(self, sweep: str) -> Cohort:
+        """Return the trials of a sweep whose rule is to be asked, since they are about to change."""
+        self._to_judge[sweep] = None
+        if sweep not in self._cohorts:
+            self._cohorts[sweep] = Cohort(sweep, self._training)
+            self._set_rule(self._cohorts[sweep], e.SweepOpened(sweep))
+        return self._cohorts[sweep]
+
+    def _set_rule(self, cohort: Cohort, opened: e.SweepOpened) -> None:
+        asked, own = opened.stopping, self._stopping
+        stopping = Stopping(
+            asked.rule or own.rule or needs_of(self._policy).stop,
+            asked.eta,
+            asked.grace_iterations or opened.feedback_iteration or own.grace_iterations,
+            asked.max_iterations,
+        )
+        cohort.stopping, cohort.rungs = stopping, self._rules[stopping.rule].rungs(stopping)
+        cohort.feedback_iteration = opened.feedback_iteration or own.grace_iterations
+        cohort.trials = opened.trials
+
     def is_idle_news(self, news: e.Iterated) -> bool:
         """Return whether a progress report can be skipped: no decision depends on it before the next report."""
         job = self.jobs.get(news.job_id)
-        known = job is not None and job.iteration > 0 and not watch.may_decide(job, news.iteration)
-        return known and not self._slowed
+        # A report of a job that has not reported its start is part of its history.
+        if job is None or not job.iteration or job.phase is Phase.STARTING:
+            return False
+        return not watch.may_decide(job, news.iteration) and not self._slowed
 
     def _take(self, event: e.Event) -> None:
         match event:
             case e.SweepOpened(sweep, direction, threshold):
-                self._training.set_direction(sweep, direction)
+                cohort = self._cohort(sweep)
+                if self._training.direction(sweep) is not direction:
+                    self._training.set_direction(sweep, direction)
+                    cohort.turn()
+                self._set_rule(cohort, event)
                 if threshold is not None:
                     self._training.set_threshold(sweep, threshold)
                     self._default_thresholds.pop(sweep, None)
-            case e.SweepClosed():
-                pass  # Only the submitter of its jobs reacts to it.
+            case e.SweepClosed(sweep):
+                self._cohort(sweep).close()
             case e.JobSubmitted(request):
                 self._submit(request)
-            case e.JobRefused(job_id, _, why):
+            case e.JobRefused(job_id, sweep, why):
+                self._cohort(sweep).refuse(self._arrived)
+                self._arrived += 1
                 self._commands.append(e.JobOver(job_id, Phase.FAILED, why))
             case e.NodeCame(node, capacity):
                 self.ledger.set_node(node, capacity)
@@ -131,8 +192,14 @@ class Scheduler(SchedulerView):
                     job.feedback = value
                     if job.phase is Phase.EARLY_FEEDBACK:
                         self._enter(job, Phase.TRAINING)
+            case e.RungReached(_, iteration, value):
+                # A job that pauses reports later rungs again when it resumes.
+                reports = job.phase.runs or job.phase is Phase.RESTARTING
+                if reports and self.next_rung(job) == iteration:
+                    self._cohort(job.request.sweep).reach(job, value)
             case e.GrowthDone(_, members):
                 job.growing, job.members, job.failed_returns = False, dict(members) or job.members, 0
+                self._speeds.end_change(job)
             case e.GrowthFailed(_, containers, why, members):
                 job.growing, job.watched, job.members = False, None, dict(members) or job.members
                 self._note(job, why)
@@ -212,6 +279,7 @@ class Scheduler(SchedulerView):
         job = Job(request, self._arrived)
         self._arrived += 1
         self.jobs[request.job_id] = self._by_number[job.number] = job
+        self._cohort(request.sweep).arrive(job)
         if not self._fits_at_all(request, request.workers, request.servers):
             why = f"it asks for {request_text(request)}: more than the whole cluster holds"
             why += request.smaller(lambda smaller: self._fits_at_all(smaller, smaller.workers, smaller.servers))
@@ -244,6 +312,7 @@ class Scheduler(SchedulerView):
             job.no_return_before = job.failed_returns = 0
             self._touched[job.number] = job
         for sweep, request in self._default_thresholds.items():
+            self._to_judge[sweep] = None
             self._training.set_threshold(sweep, max(1, self._fitting(request, MOST_JOBS)))
         for job in list(self._queue):
             asked = job.request.workers, job.request.servers
@@ -280,6 +349,7 @@ class Scheduler(SchedulerView):
         """Drop the record of an ended job.  Its id must not be used again."""
         job = self.jobs.pop(job_id)
         assert job.phase.ended, f"{job_id} is {job.phase}"
+        self._speeds.forget(job)
         del self._by_number[job.number]
         self._touched.pop(job.number, None)
         self._jobs_short().pop(job.number, None)
@@ -302,6 +372,7 @@ class Scheduler(SchedulerView):
         job.phase = phase
         if phase is Phase.TRAINING:
             self._training.enter(job)
+            self._to_judge[job.request.sweep] = None
             for role, counts in self._by_count.items():
                 counts.put(job.number, job.count(role))
 
@@ -338,6 +409,9 @@ class Scheduler(SchedulerView):
 
     def _ended(self, job: Job, phase: Phase, why: str) -> None:
         again = job.phase is Phase.RESTARTING and phase is Phase.KILLED
+        if job.stopped_at is not None and phase is Phase.KILLED:
+            # It resumes from there.
+            job.iteration = min(job.iteration, job.stopped_at)
         pending = self._pending.get(job.job_id)
         new = {container.container_id for container in pending.containers} if again and pending else set()
         for container in self.ledger.of_job(job.job_id):
@@ -346,6 +420,9 @@ class Scheduler(SchedulerView):
         if again:
             # Its new containers may be promised already; then it is not queued.
             self._enter(job, Phase.QUEUED if job in self._queue else Phase.STARTING)
+            return
+        if job.phase is Phase.PAUSING and phase is Phase.KILLED:
+            self._enter(job, Phase.PAUSED)
             return
         self._unqueue(job)
         self._pending.pop(job.job_id, None)
@@ -357,6 +434,8 @@ class Scheduler(SchedulerView):
         self._enter(job, phase)
         if phase is Phase.FINISHED and job.feedback is not None:
             self._training.note_finished(job)
+        final = job.feedback if job.loss is None else job.loss
+        self._cohort(job.request.sweep).end(job, final if phase is Phase.FINISHED else None)
         job.why = why
         self._commands.append(e.JobOver(job.job_id, phase, why))
 
@@ -427,8 +506,7 @@ class Scheduler(SchedulerView):
                 continue
             del self._pending[job_id], self._complete[job_id]
             if pending.starts:
-                resumes = job.restart_size is not None
-                self._commands.append(e.StartJob(job_id, tuple(pending.containers), resumes))
+                self._commands.append(e.StartJob(job_id, tuple(pending.containers), job.resumes))
             else:
                 self._commands.append(e.GrowJob(job_id, tuple(pending.containers)))
 
@@ -481,23 +559,57 @@ class Scheduler(SchedulerView):
             case Grow(_, places, replaces):
                 job.watched = None if replaces else watch.baseline(job)
                 job.growing = True
+                self._speeds.begin_change(job)
                 self._wait_for(job, self._promise(job, places), starts=False)
             case Shrink(_, containers, undoes):
                 self._shrink(job, containers)
                 if undoes:
                     job.no_growth_from = job.size
                     self._undone(job)
-            case Kill():
-                self._end(job, sentence)
+            case Kill(_, why):
+                job.stopped_at = self._rung_of(job)
+                self._cohort(job.request.sweep).end(job, None)
+                self._end(job, why or sentence)
+            case Pause():
+                self._pause(job, sentence)
+            case Promote():
+                self._promote(job, sentence)
             case Restart(_, workers, servers, undoes):
                 before = watch.baseline(job) if workers + servers > job.workers + job.servers else None
                 self._give_all_back(job)
                 self._enter(job, Phase.RESTARTING)
-                job.restart_size, job.watched = (workers, servers), before
+                job.restart_size, job.watched, job.resumes = (workers, servers), before, True
                 if undoes:
                     job.no_growth_from = workers, servers
                 self._queue.insert(0, job)
                 self._commands.append(e.EndJob(job.job_id, True, sentence))
+
+    def _rung_of(self, job: Job) -> int | None:
+        """Return the rung at which a job is to be judged, in iterations; None if it may train on."""
+        return self.rungs(job).at(len(job.rungs) - 1) if len(job.rungs) > job.rungs_passed else None
+
+    def _pause(self, job: Job, sentence: str) -> None:
+        self._cohort(job.request.sweep).pause(job)
+        job.stopped_at = self._rung_of(job)
+        assert job.stopped_at is not None, f"{job.job_id} is at no rung"
+        # It may be restarting, and queued.
+        self._unqueue(job)
+        self._give_all_back(job)
+        self._enter(job, Phase.PAUSING)
+        job.resumes, job.why = True, sentence
+        self._commands.append(e.EndJob(job.job_id, True, sentence, job.stopped_at))
+
+    def _promote(self, job: Job, sentence: str) -> None:
+        self._cohort(job.request.sweep).promote(job)
+        size = job.restart_size or (job.request.workers, job.request.servers)
+        if not self._fits_at_all(job.request, *size):
+            self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
+            return
+        self._enter(job, Phase.QUEUED if job.phase is Phase.PAUSED else Phase.RESTARTING)
+        job.stopped_at, job.why = None, sentence
+        # Behind trials of its rung and higher ones, before all others.
+        behind = [at for at, other in enumerate(self._queue) if len(other.rungs) >= len(job.rungs)]
+        self._queue.insert(behind[-1] + 1 if behind else 0, job)
 
     def _leave_the_queue(self, job: Job) -> None:
         if self._queue[0] is not job:
@@ -531,6 +643,7 @@ class Scheduler(SchedulerView):
         # During a change the durations belong to a temporary size.  Late reports may come before a restart.
         if job.growing or self.ledger.is_releasing(job.job_id) or not job.phase.runs:
             return
+        self._speeds.note(job, durations_s)
         self._is_told |= watch.take(job, durations_s)
         if job.slowed is not None:
             self._slowed[job.number] = job

@@ -56,6 +56,12 @@ class TrialRecord:
     curve: Thinned[tuple[float, int, float]] = field(default_factory=_curve)
     #: Completed changes of its size while it ran.
     resizes: int = 0
+    #: (time, iteration, value of the metric) of each rung that it reached.
+    rungs: list[tuple[float, int, float]] = field(default_factory=list)
+    #: How often the stopping rule paused it.
+    pauses: int = 0
+    #: Iterations beyond the rungs at which the rule stopped it; ``iteration`` does not count them.
+    overshoot: int = field(default=0, compare=False)
     #: Completed iterations, and when they were reported.  These and ``speeds`` are not compared: a restarted scheduler
     #: has missed reports that led to no decision.
     iteration: int = field(default=0, compare=False)
@@ -137,7 +143,13 @@ class Timeline:
         """
         other = copy(self)
         other.trials = {
-            job_id: replace(trial, sizes=list(trial.sizes), curve=trial.curve.copy(), speeds=dict(trial.speeds))
+            job_id: replace(
+                trial,
+                sizes=list(trial.sizes),
+                rungs=list(trial.rungs),
+                curve=trial.curve.copy(),
+                speeds=dict(trial.speeds),
+            )
             for job_id, trial in self.trials.items()
             if not sweep or trial.sweep == sweep
         }
@@ -168,8 +180,11 @@ class Timeline:
     def _take_of_job(self, now_s: float, event: e.JobEvent, scheduler: Scheduler) -> None:
         trial, job = self.trials[event.job_id], scheduler.jobs[event.job_id]
         trial.phase = job.phase
-        if isinstance(event, e.JobEnded) and event.pause_s:
-            trial.resize_pause_s = event.pause_s
+        if isinstance(event, e.JobEnded):
+            trial.resize_pause_s = event.pause_s or trial.resize_pause_s
+            if event.phase is Phase.KILLED and job.stopped_at is not None:
+                trial.overshoot += max(0, trial.iteration - job.stopped_at)
+                trial.iteration = min(trial.iteration, job.stopped_at)
         match event:
             case e.Iterated(job_id, iteration, durations_s, losses):
                 if trial.first_iteration_s is None:
@@ -190,6 +205,10 @@ class Timeline:
             case e.FeedbackGiven(_, value):
                 if trial.feedback_s is None:
                     trial.feedback_s, trial.feedback = now_s, value
+            case e.RungReached(_, iteration, value):
+                # A job that was paused reports the rungs again that it passed before it stopped.
+                if not trial.rungs or iteration > trial.rungs[-1][1]:
+                    trial.rungs.append((now_s, iteration, value))
             case e.JobEnded(_, _, _, feedback) if feedback is not None and trial.feedback_s is None:
                 trial.feedback_s, trial.feedback = now_s, feedback
                 trial.sizes.append((now_s, *job.size))
@@ -212,6 +231,8 @@ class Timeline:
                 trial.restarts += resumes
                 if trial.started_s is None:
                     trial.started_s = now_s
+            case e.EndJob(job_id, _, _, after) if after:
+                self.trials[job_id].pauses += 1
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why

@@ -1,4 +1,4 @@
-"""The jobs in the training phase by sweep: which sweeps are above their threshold, and the worst job of each.
+"""The jobs in the training phase by sweep, the threshold of each sweep, and its worst job.
 
 Source: EPS §6 (one metric; the worst is killed past the threshold).
 """
@@ -22,8 +22,6 @@ class Training:
         #: Sweep -> arrival number -> job in the training phase; only sweeps with such jobs.
         self._jobs: dict[str, dict[int, Job]] = {}
         self._thresholds: dict[str, int] = {}
-        #: Sweeps with more jobs than their threshold.
-        self._crowded: dict[str, None] = {}
         self._directions: dict[str, Direction] = {}
         #: Sweep -> heap of (rank, number), the worst first; may contain jobs that have left.
         self._ranked: dict[str, list[tuple[Badness, int]]] = {}
@@ -48,7 +46,6 @@ class Training:
     def set_threshold(self, sweep: str, threshold: int) -> None:
         """Set how many jobs of a sweep may be in the training phase."""
         self._thresholds[sweep] = threshold
-        self._look(sweep)
 
     def threshold(self, sweep: str) -> int:
         """Return how many jobs of a sweep may be in the training phase."""
@@ -60,7 +57,6 @@ class Training:
         self._jobs.setdefault(sweep, {})[job.number] = job
         if sweep in self._ranked:
             heapq.heappush(self._ranked[sweep], self._rank(job))
-        self._look(sweep)
 
     def leave(self, job: Job) -> None:
         """Remove a job that leaves the training phase."""
@@ -69,7 +65,6 @@ class Training:
         if not self._jobs[sweep]:
             del self._jobs[sweep]
             self._ranked.pop(sweep, None)
-        self._look(sweep)
 
     def note_finished(self, job: Job) -> None:
         """Record the early feedback of a finished job."""
@@ -89,10 +84,9 @@ class Training:
         jobs = self._jobs.get(sweep, {})
         return [jobs[number] for number in sorted(jobs)]
 
-    def crowded(self) -> Sequence[tuple[str, int]]:
-        """Return (sweep, jobs in the training phase) for each sweep above its threshold."""
-        order = self._crowded if len(self._crowded) < 2 else [s for s in self._jobs if s in self._crowded]
-        return [(sweep, len(self._jobs[sweep])) for sweep in order]
+    def is_crowded(self, sweep: str) -> bool:
+        """Return whether a sweep has more jobs in the training phase than its threshold."""
+        return sweep in self._jobs and len(self._jobs[sweep]) > self._thresholds[sweep]
 
     def worst(self, sweep: str) -> Job:
         """Return the job with the worst early feedback; the sweep must have jobs in the training phase."""
@@ -111,9 +105,3 @@ class Training:
         flag, value = badness(job.feedback, self.direction(job.request.sweep))
         # Ties: the newest first.
         return (-flag, -value), -job.number
-
-    def _look(self, sweep: str) -> None:
-        if len(self._jobs.get(sweep, ())) > self._thresholds[sweep]:
-            self._crowded[sweep] = None
-        else:
-            self._crowded.pop(sweep, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Role
@@ -45,3 +45,20 @@ def words_of(roles: Iterable[Role], hosts: bool) -> str:
     if hosts or (workers and servers):
         return count_of(workers, servers)
     return counted(workers, "worker") if workers else counted(servers, "server")
+
+
+def listed(parts: Sequence[str], between: str = "") -> str:
+    """Return parts of a sentence, joined; of a long list the first six and the number of the others.
+
+    Parameters
+    ----------
+    parts : sequence of str
+    between : str
+        What separates them; by default commas, and "and" before the last one.
+    """
+    shown = list(parts[:6])
+    if len(parts) > len(shown):
+        shown.append(f"{len(parts) - len(shown)} more")
+    if between:
+        return between.join(shown)
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -23,6 +23,7 @@ from typing import Any
 
 from eps.errors import ConfigError, ResourceError, StorageDeniedError, StorageError
 from hscheduler.core import events as e
+from hscheduler.core.cohort import Rule
 from hscheduler.core.decisions import Policy
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.registry import LookUps, Registry
@@ -154,6 +155,7 @@ class Recorder:
         self,
         registry: Registry,
         policy: Policy,
+        rules: Mapping[str, Rule],
         look_back: Callable[[Registry], None],
         take: Callable[[Registry, Entry, list[e.Command]], None],
     ) -> Registry:
@@ -164,6 +166,8 @@ class Recorder:
         registry : Registry
             Of a new scheduler.
         policy : Policy
+        rules : mapping
+            Name -> stopping rule.
         look_back : callable
             Called with the registry before the first entry.
         take : callable
@@ -177,7 +181,7 @@ class Recorder:
         where = "its snapshot"
         try:
             if (snapshot := self._record.snapshot()) is not None:
-                registry = Registry.of_snapshot(snapshot, policy)
+                registry = Registry.of_snapshot(snapshot, policy, rules)
             self._registry = registry
             look_back(registry)
             for entry in self._record.entries():

@@ -16,6 +16,7 @@ from typing import Any
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import decoded, encoded
+from hscheduler.core.cohort import Rule
 from hscheduler.core.decisions import Policy
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered, Outstanding
@@ -110,7 +111,7 @@ class Registry:
         }
 
     @classmethod
-    def of_snapshot(cls, snapshot: Mapping[str, Any], policy: Policy) -> Registry:
+    def of_snapshot(cls, snapshot: Mapping[str, Any], policy: Policy, rules: Mapping[str, Rule]) -> Registry:
         """Return the registry that :meth:`snapshot` described.
 
         Raises
@@ -120,7 +121,7 @@ class Registry:
         """
         submissions = [Submission.of_values(values) for values in snapshot["submissions"]]
         return cls(
-            **decoded(snapshot["core"], policy),
+            **decoded(snapshot["core"], policy, rules),
             tables=dict(snapshot["tables"]),
             submissions={each.job_id: each for each in submissions},
         )

@@ -30,6 +30,7 @@ from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
@@ -41,6 +42,7 @@ from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
+from hscheduler.stopping import RULES
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -73,6 +75,8 @@ class LiveSettings:
     #: Largest number of jobs in the training phase, for sweeps that do not set one; None: as many as the cluster holds
     #: at their requested size.
     threshold: int | None = None
+    #: Stopping rule of sweeps that do not set one; empty: that of the policy.
+    stop: str = ""
     #: Settings that every job gets: where jobs run, and the size of containers.
     job_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -359,7 +363,8 @@ class LiveScheduler:
         recorder: Recorder | None = None
         policy = POLICIES[settings.policy]
         #: What follows from the events.  Only the scheduler's thread changes it.
-        self.registry = Registry(Scheduler(nodes, policy, settings.seed, settings.threshold))
+        stopping = Stopping(settings.stop, grace_iterations=settings.feedback_iteration)
+        self.registry = Registry(Scheduler(nodes, policy, RULES, settings.seed, settings.threshold, stopping))
         if record is not None:
             sizes = {node: [capacity.vcores, capacity.memory_mb] for node, capacity in nodes.items()}
             header = Header(nodes=sizes, tag=self._tag, boot=boot_id(), began_s=self._began_s, **vars(settings))
@@ -374,7 +379,7 @@ class LiveScheduler:
                 if observer is not None:
                     observer.take(entry.at_s, entry.event, commands, registry.state)
 
-            self.registry = recorder.recover(self.registry, policy, look_back, take)
+            self.registry = recorder.recover(self.registry, policy, RULES, look_back, take)
             self._began_s = recorder.header.began_s
         #: Look-ups of current and past jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)

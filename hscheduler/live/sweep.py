@@ -45,7 +45,13 @@ def opened_of(spec: Spec, name: str) -> e.SweepOpened:
     """Return the event that opens a sweep, by its file."""
     sweep = spec.sweep
     return e.SweepOpened(
-        name, Direction(sweep.direction), sweep.threshold or None, sweep.metric, sweep.feedback_iteration
+        name,
+        Direction(sweep.direction),
+        sweep.threshold or None,
+        sweep.metric,
+        sweep.feedback_iteration,
+        sweep.stopping(),
+        sweep.trials,
     )
 
 

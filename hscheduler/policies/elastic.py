@@ -41,6 +41,7 @@ from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.words import count_of, counted, words_of
 from hscheduler.policies.placing import (
+    first_of,
     listed,
     pass_the_head,
     place,
@@ -48,13 +49,12 @@ from hscheduler.policies.placing import (
     size_of,
     start_in_what_is_free,
 )
-from hscheduler.policies.stopping import first_of, stop_the_worst
 
 
-@needing(takes=True)
+@needing(takes=True, stop="threshold")
 def elastic(view: View) -> Decision:
-    """Decide by Algorithm 1: stop, undo, schedule the head of the queue, or let running jobs grow."""
-    return first_of(view, stop_the_worst, undo_growth, schedule)
+    """Decide by Algorithm 1: undo a growth, schedule the head of the queue, or let running jobs grow."""
+    return first_of(view, undo_growth, schedule)
 
 
 def schedule(view: View) -> Decision:

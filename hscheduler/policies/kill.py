@@ -24,6 +24,7 @@ from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Role
 from hscheduler.core.words import count_of
 from hscheduler.policies.placing import (
+    first_of,
     listed,
     not_free,
     pass_the_head,
@@ -31,16 +32,15 @@ from hscheduler.policies.placing import (
     roles_of,
     start_in_what_is_free,
 )
-from hscheduler.policies.stopping import first_of, stop_the_worst
 
 #: A restart costs time, so a job must gain at least this share of its members.
 WORTH_A_RESTART = 0.25
 
 
-@needing(progress=True, checkpoints=True, takes=True)
+@needing(progress=True, checkpoints=True, takes=True, stop="threshold")
 def kill(view: View) -> Decision:
-    """Decide by restarts: stop, undo, share with the head of the queue, or let a running job grow."""
-    return first_of(view, stop_the_worst, _undo, _incoming if view.queue else _idle)
+    """Decide by restarts: undo a growth, share with the head of the queue, or let a running job grow."""
+    return first_of(view, _undo, _incoming if view.queue else _idle)
 
 
 def _undo(view: View) -> Decision:

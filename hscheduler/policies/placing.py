@@ -5,19 +5,29 @@ Source: EPS Algorithm 1 lines 2-6 and 31.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from hscheduler.core.decisions import AdmissionView, Decision, Place, Start
+from hscheduler.core.decisions import AdmissionView, Decision, Place, Start, View
 from hscheduler.core.jobs import Job, JobRequest
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.words import count_of
+from hscheduler.core.words import listed as listed
 
 #: Smaller jobs that may start before the head of the queue; after that, all wait for it.
 MOST_PASSES = 3
 #: Jobs behind the head of the queue that are considered.
 MOST_TRIED = 100
+
+
+def first_of(view: View, *steps: Callable[[View], Decision]) -> Decision:
+    """Return the decision of the first step that has actions, else that of the last one."""
+    for step in steps:
+        decision = step(view)
+        if decision.actions:
+            break
+    return decision
 
 
 def interleaved(workers: int, servers: int) -> list[Role]:
@@ -134,11 +144,3 @@ def pass_the_head(
 def _needs(job: Job) -> tuple[object, ...]:
     """Return the properties of a job that decide whether it fits."""
     return size_of(job), job.request.worker, job.request.server, job.request.master
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return parts of a sentence, joined; of a long list the first six and the number of the others."""
-    shown = list(parts[:6])
-    if len(parts) > len(shown):
-        shown.append(f"{len(parts) - len(shown)} more")
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

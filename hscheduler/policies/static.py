@@ -5,9 +5,8 @@ Source: EPS §6 ("the default PS"), §2.3 Fig. 2(a).
 
 from __future__ import annotations
 
-from hscheduler.core.decisions import Decision, View
+from hscheduler.core.decisions import Decision, View, needing
 from hscheduler.policies.placing import not_free, pass_the_head, start_in_what_is_free
-from hscheduler.policies.stopping import stop_the_worst
 
 
 def static(view: View) -> Decision:
@@ -18,7 +17,7 @@ def static(view: View) -> Decision:
     return start_in_what_is_free(view, head) or pass_the_head(view, f"queued because {not_free(head)}")
 
 
+@needing(stop="threshold")
 def static_stop(view: View) -> Decision:
-    """Decide like :func:`static`, with the stopping rule: separates the gain of elasticity from that of the rule."""
-    stop = stop_the_worst(view)
-    return stop if stop.actions else static(view)
+    """Decide like :func:`static`, with a stopping rule: separates the gain of elasticity from that of the rule."""
+    return static(view)

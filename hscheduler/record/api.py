@@ -49,6 +49,8 @@ class Header:
     began_s: float = 0.0
     #: Settings that every job gets.
     job_settings: Mapping[str, str] = field(default_factory=dict)
+    #: Stopping rule of sweeps that name none; empty: that of the policy.
+    stop: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Between two events of a job its speed is constant, so its next milestone can be computed and nothing is sampled.  A
 hundred thousand jobs take a few hundred thousand events.
 
-The simulated scheduler and policies are the ones that run live.
+The simulated scheduler, policies and stopping rules are the ones that run live.  A job stops exactly at the rung at
+which a rule pauses it: the iterations that a real one trains past its rung meanwhile are not modelled.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from hscheduler.core import events as e
 from hscheduler.core.decisions import Policy, needs_of
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Phase, Size
 from hscheduler.core.resources import Container, Resources, Role
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.state import Scheduler
 from hscheduler.core.timeline import Timeline
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.workload import SimulatedJob
+from hscheduler.stopping import RULES
 
 #: Tolerance for sums of fractions of an iteration.
 _ROUNDING = 1e-6
@@ -49,6 +52,9 @@ class _Running:
     told: float = 0.0
     #: The iteration at which the current size can be judged; None once it is.
     judged_at: float | None = None
+    #: Whether it was ordered to end and has not started again, and whether the latest end was a pause.
+    is_ended: bool = False
+    is_paused: bool = False
     #: Whether all iterations are complete.  Commands no longer matter; the containers are about to be released.
     finishing: bool = False
 
@@ -81,6 +87,8 @@ class Simulation:
         Most jobs that are queued or running at once; the next one arrives when a job ends.  0 sets no limit.
     threshold : int, optional
         Threshold of sweeps that are not in ``sweeps``.
+    stop : str
+        Stopping rule of sweeps that are not in ``sweeps``; empty: that of the policy.
     """
 
     def __init__(
@@ -94,8 +102,10 @@ class Simulation:
         seed: int = 0,
         parallelism: int = 0,
         threshold: int | None = None,
+        stop: str = "",
     ) -> None:
-        self.scheduler = Scheduler(nodes, policy, seed, threshold)
+        stopping = Stopping(stop, grace_iterations=feedback_iteration)
+        self.scheduler = Scheduler(nodes, policy, RULES, seed, threshold, stopping)
         self.record = Timeline()
         self.losses: dict[str, float] = {}
         #: Events processed so far, milestones of jobs included.
@@ -108,6 +118,8 @@ class Simulation:
         #: Whether the next arrival waits for a job to end.
         self._full = False
         self._running: dict[str, _Running] = {}
+        #: Jobs that the stopping rule paused: they do not count as running or queued.
+        self._paused: set[str] = set()
         #: (time, order, event or job id, version of the job or 0).
         self._heap: list[tuple[float, int, e.Event | str, int]] = []
         self._order = 0
@@ -143,7 +155,7 @@ class Simulation:
         heapq.heappush(self._heap, (time_s, self._order, what, version))
 
     def _next_arrival(self) -> None:
-        self._full = bool(self._parallelism) and len(self._running) >= self._parallelism
+        self._full = bool(self._parallelism) and len(self._running) - len(self._paused) >= self._parallelism
         job = None if self._full else next(self._jobs, None)
         if job is not None:
             self._running[job.request.job_id] = _Running(job)
@@ -214,6 +226,8 @@ class Simulation:
             targets.append(float(min(self._feedback_iteration, running.job.iterations)))
         if running.iteration < 1 - _ROUNDING:
             targets.append(1.0)
+        if (rung := self.scheduler.next_rung(self.scheduler.jobs[job_id])) is not None:
+            targets.append(float(rung))
         if running.judged_at is not None:
             targets.append(min(running.judged_at, running.job.iterations))
         left = max(0.0, min(targets) - running.iteration)
@@ -241,6 +255,9 @@ class Simulation:
         if iteration >= self._feedback_iteration:
             # Also with its last iteration: a real job reports feedback before it ends.
             self._give_feedback(running)
+        if self.scheduler.next_rung(job) == iteration:
+            value = running.job.value(iteration, self._feedback_iteration)
+            self._step(e.RungReached(job_id, iteration, value))
         if running.finishing:
             self._complete(running)
         elif job.phase.runs and running.version == version:
@@ -263,7 +280,7 @@ class Simulation:
         del self._running[job_id]
         self.losses[job_id] = running.job.loss
         feedback = running.job.feedback if self.scheduler.jobs[job_id].feedback is None else None
-        self._step(e.JobEnded(job_id, Phase.FINISHED, "", feedback))
+        self._step(e.JobEnded(job_id, Phase.FINISHED, "", feedback, running.job.loss))
 
     # ---- commands
 
@@ -274,15 +291,17 @@ class Simulation:
                 running = self._running[job_id]
                 # Growths of the run before the restart are void.
                 running.coming = deque([containers])
+                self._paused.discard(job_id)
+                running.is_ended = False
                 self._at(self.now_s + costs.start_s, e.JobStarted(job_id))
-                if resumes:
+                if resumes and not running.is_paused:
                     self.record.paused(job_id, self.now_s + costs.start_s - running.as_of_s)
             case e.GrowJob(job_id, containers):
                 self._running[job_id].coming.append(containers)
                 self._at(self.now_s + costs.add_s, e.GrowthDone(job_id))
             case e.ShrinkJob(job_id, containers):
                 self._at(self.now_s + costs.remove_s, e.ContainersGone(job_id, containers))
-            case e.EndJob(job_id, restarts, _):
+            case e.EndJob(job_id, restarts, _, after):
                 running = self._running[job_id]
                 if running.finishing:
                     # The command comes too late: the job has completed its iterations.
@@ -292,9 +311,21 @@ class Simulation:
                 running.iteration, running.iteration_s = float(int(running.iteration)), 0.0
                 running.version += 1
                 running.judged_at = None
-                takes_s = costs.end_s + (costs.restart_s if restarts else 0.0)
-                self._at(self.now_s + takes_s, e.JobEnded(job_id, Phase.KILLED))
+                running.is_paused = after > 0
+                if not running.is_ended:
+                    takes_s = costs.end_s + (costs.restart_s if restarts and not after else 0.0)
+                    self._at(self.now_s + takes_s, e.JobEnded(job_id, Phase.KILLED))
+                running.is_ended = True
+                if after:
+                    running.iteration = min(running.iteration, float(after))
+                    self._paused.add(job_id)
+                    self._arrive_if_full()
             case e.JobOver(job_id, _, _):
                 self._running.pop(job_id, None)
-                if self._full:
-                    self._next_arrival()
+                self._paused.discard(job_id)
+                self._arrive_if_full()
+
+    def _arrive_if_full(self) -> None:
+        """Let the next job arrive if it waited for one to end or to be paused."""
+        if self._full:
+            self._next_arrival()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
@@ -43,7 +44,8 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None, model: Model |
         Fitted to real runs.
     """
     points: dict[str, dict[str, Any]] = {}
-    return _simulate(spec, policy, _jobs(spec, points, model), points, costs or costs_of(spec, model))
+    jobs = _jobs(spec, points, model)
+    return _simulate(spec, policy, jobs, spec.sweep.trials, points, costs or costs_of(spec, model))
 
 
 def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model | None = None) -> dict[str, Any]:
@@ -78,7 +80,8 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
     # Arrivals are given, so nothing else may limit them.
     alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
-    found = _simulate(alone, policy, _jobs_like(spec, trials, model), points, costs_of(spec, model))
+    jobs = _jobs_like(spec, trials, model)
+    found = _simulate(alone, policy, jobs, len(trials), points, costs_of(spec, model))
     found["like"] = {
         "real_makespan_s": real["makespan_s"],
         "predicted_makespan_s": found["makespan_s"],
@@ -89,16 +92,24 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
 
 
 def _simulate(
-    spec: Spec, policy: str, jobs: Iterable[SimulatedJob], points: Mapping[str, Mapping[str, Any]], costs: Costs
+    spec: Spec,
+    policy: str,
+    jobs: Iterable[SimulatedJob],
+    trials: int,
+    points: Mapping[str, Mapping[str, Any]],
+    costs: Costs,
 ) -> dict[str, Any]:
-    direction = Direction(spec.sweep.direction)
+    direction, sweep = Direction(spec.sweep.direction), spec.sweep
+    opened = e.SweepOpened(
+        SWEEP, direction, sweep.threshold or None, sweep.metric, sweep.feedback_iteration, sweep.stopping(), trials
+    )
     simulation = Simulation(
         spec.cluster.capacities(),
         POLICIES[policy],
         jobs,
         costs,
         spec.sweep.feedback_iteration,
-        [e.SweepOpened(SWEEP, direction, spec.sweep.threshold or None)],
+        [opened],
         spec.sweep.seed,
         spec.sweep.parallelism,
     )
@@ -108,22 +119,27 @@ def _simulate(
 def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:
     """Simulate the jobs of a trace on a sweep's cluster; return the report.
 
-    Of the sweep's settings, the feedback iteration, the seed and the threshold apply.  The threshold holds for each
-    sweep of the trace; by default it is the number of jobs that fit the cluster at the size they ask for.
+    Of the sweep's settings, the feedback iteration, the seed, the threshold and the stopping rule apply.  The threshold
+    holds for each sweep of the trace; by default it is the number of jobs that fit at the size they ask for.
     """
     return simulate_jobs(spec, workload(jobs, spec.cluster.container(), spec.sweep.seed, spec.cluster.master()), policy)
 
 
 def simulate_jobs(spec: Spec, jobs: Iterable[SimulatedJob], policy: str) -> dict[str, Any]:
     """Simulate any jobs on a sweep's cluster, with the settings of :func:`simulate_trace`; return the report."""
+    sweep, jobs = spec.sweep, list(jobs)
+    opened = [
+        e.SweepOpened(name, threshold=sweep.threshold or None, stopping=sweep.stopping(), trials=trials)
+        for name, trials in Counter(job.request.sweep for job in jobs).items()
+    ]
     simulation = Simulation(
         spec.cluster.capacities(),
         POLICIES[policy],
         jobs,
         costs_of(spec),
-        spec.sweep.feedback_iteration,
-        seed=spec.sweep.seed,
-        threshold=spec.sweep.threshold or None,
+        sweep.feedback_iteration,
+        opened,
+        sweep.seed,
     )
     return _report(simulation, policy, spec, Direction.MINIMIZE, {})
 
@@ -182,4 +198,6 @@ def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | N
         loss = feedback if trial["loss"] is None else float(trial["loss"])
         cut_short = trial["phase"] == Phase.FAILED or trial["early_feedback_s"] is None
         iterations = min(job.iterations, trial["iterations"]) if cut_short else job.iterations
-        yield SimulatedJob(float(trial["arrived_s"]), request, iterations, _speed(job, model), feedback, loss)
+        # Of other metrics the report has no curve.
+        curve = tuple((int(at), float(value)) for _, at, value in trial["curve"]) if spec.sweep.metric == "loss" else ()
+        yield SimulatedJob(float(trial["arrived_s"]), request, iterations, _speed(job, model), feedback, loss, curve)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -21,6 +23,22 @@ class SimulatedJob:
     #: Early feedback and final loss.
     feedback: float
     loss: float
+    #: Values of the metric, as (completed iterations, value) in ascending order; empty: between feedback and loss.
+    curve: tuple[tuple[int, float], ...] = ()
+
+    def value(self, iteration: int, feedback_iteration: int) -> float:
+        """Return the value of the metric at an iteration: the next one of the curve.
+
+        Without a curve, the value moves from the early feedback to the final loss in proportion to the logarithm of the
+        iterations, and is the early feedback before that.
+        """
+        if self.curve:
+            later = bisect_left(self.curve, iteration, key=lambda point: point[0])
+            return self.curve[min(later, len(self.curve) - 1)][1]
+        if not feedback_iteration < iteration <= self.iterations:
+            return self.feedback if iteration <= feedback_iteration else self.loss
+        share = math.log(iteration / feedback_iteration) / math.log(self.iterations / feedback_iteration)
+        return self.feedback + share * (self.loss - self.feedback)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from hscheduler.core import codec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, JobRequest, Phase
 from hscheduler.core.resources import Resources
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.timeline import DecisionRecord, TrialRecord
 from hscheduler.record import api
 from hscheduler.record.api import Entry, Header, SchedulerRecord, entry_of, entry_text
@@ -35,13 +36,14 @@ HEADER = Header("elastic", 3, {"n": [4, 16384]}, None, 0.0, 100, "loss", "abc123
 UNIT = Resources(1, 1024)
 REQUEST = JobRequest("a", "s", 2, 1, UNIT, UNIT, UNIT, 8, 8)
 EVENTS: tuple[e.Event, ...] = (
-    e.SweepOpened("s", Direction.MAXIMIZE, None, "accuracy", 10),
+    e.SweepOpened("s", Direction.MAXIMIZE, None, "accuracy", 10, Stopping("asha", 4, 10, 90), 27),
     e.SweepClosed("s", "on request"),
     e.JobSubmitted(REQUEST),
     e.JobRefused("a", "s", "why\nnot"),
     e.JobStarted("a"),
     e.Iterated("a", 3, (0.25, 0.5), ((0.0, 3, math.inf),)),
     e.FeedbackGiven("a", -math.inf),
+    e.RungReached("a", 30, 0.5),
     e.GrowthDone("a", (("c1", "worker-1"),)),
     e.GrowthFailed("a", ("c1",), "why"),
     e.ContainersGone("a", ("c1", "c2"), "the queue takes them"),

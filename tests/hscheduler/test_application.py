@@ -49,6 +49,7 @@ from hscheduler.policies import POLICIES
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer
 from hscheduler.spec import ClusterSpec, Spec
+from hscheduler.stopping import RULES
 from tests.fakes.storage import put
 from tests.fakes.webhdfs import FakeHdfs
 from tests.fakes.yarn_client import ID, FakeYarnClient, Word
@@ -206,7 +207,7 @@ def test_the_broker_leases_a_job_what_the_scheduler_granted_it(phase: Phase) -> 
     broker: Any = FakeBroker()
     grants = Grants(broker)
     size = Resources(1, 512)
-    state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
+    state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"], RULES)
     request = JobRequest("a", "s", 3, 1, size, size, size, 6, 4, iterations=10)
 
     def step(event: e.Event) -> list[e.Command]:

@@ -8,6 +8,7 @@ from hscheduler.core import events as e
 from hscheduler.core.outstanding import Outstanding
 from hscheduler.core.state import Scheduler
 from hscheduler.policies.elastic import elastic
+from hscheduler.stopping import RULES
 from tests.hscheduler.toy import nodes, request
 
 
@@ -15,7 +16,7 @@ class Growing:
     """A job that was ordered to grow, as its scheduler and the next one see it."""
 
     def __init__(self) -> None:
-        self.scheduler, self.outstanding = Scheduler(nodes(2), elastic), Outstanding()
+        self.scheduler, self.outstanding = Scheduler(nodes(2), elastic, RULES), Outstanding()
         (start,) = self.send(e.JobSubmitted(request("a")))
         assert isinstance(start, e.StartJob)
         first = tuple((c.container_id, f"{c.role}-1") for c in start.containers if c.role != "master")

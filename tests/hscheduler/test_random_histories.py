@@ -16,6 +16,7 @@ from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import NOTHING, Resources, Role
 from hscheduler.core.state import Scheduler
 from hscheduler.policies import POLICIES
+from hscheduler.stopping import RULES
 from tests.hscheduler.toy import NODE, Toy, nodes, request
 
 SIZES = (Resources(1, 4096), Resources(1, 2048), Resources(2, 4096))
@@ -28,10 +29,10 @@ class History:
         #: Whether the containers of jobs host workers and servers, without a container for the master.
         self.hosts = hosts
         self.draw = Random(f"{policy}:{seed}")
-        scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], seed)
-        self.toy = Toy(scheduler, faults, self.draw, lots=policy == "priority")
+        scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], RULES, seed)
+        self.toy = Toy(scheduler, faults, self.draw, lots=policy in ("priority", "gain"))
         self.submitted = 0
-        self.may_kill = policy in ("elastic", "podium", "kill", "static-stop")
+        self.may_kill = policy in ("elastic", "podium", "kill", "static-stop", "gain")
         for sweep in ("one", "two"):
             direction = self.draw.choice(list(Direction))
             self.toy.send(e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4])))
@@ -152,7 +153,8 @@ def test_the_same_history_twice_is_the_same(policy):
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+#: Under ``gain`` the head starts smaller than it asks for, instead of being passed: see test_gain.py.
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"gain"}))
 def test_a_small_job_passes_the_head_a_bounded_number_of_times(policy):
     toy = Toy.of(2, POLICIES[policy])
     toy.submit(request("runs", 3, 1, most_workers=3, most_servers=1))

@@ -37,6 +37,7 @@ from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.simulator import engine
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
+from hscheduler.stopping import RULES
 from tests.fakes.storage import LoggedStorage
 from tests.hscheduler.test_killed_scheduler import DyingRecord, run
 from tests.hscheduler.test_random_histories import History
@@ -77,7 +78,7 @@ class Kept:
         rows = self.registry.rows(over, LookUps(self.registry, self.record.rows).submission)
         self.record.compact(HEADER, self.registry.without(over).snapshot(), rows, self.registry.decided())
         self.registry.forget(over)
-        found = Registry.of_snapshot(self.record.snapshot(), self._policy)
+        found = Registry.of_snapshot(self.record.snapshot(), self._policy, RULES)
         assert found.snapshot() == self.registry.snapshot()
         self.registry = found
 
@@ -134,7 +135,7 @@ def test_a_simulated_sweep_is_decided_as_from_all_events(
     happened = events_of(policy, seed, monkeypatch)
 
     def made() -> Registry:
-        return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], seed))
+        return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], RULES, seed))
 
     whole, compacted = both(happened, made, policy, tmp_path, Random(f"{policy}:{seed}"))
     # Jobs that left are found in the table, with the values of the scheduler that remembers all.
@@ -168,7 +169,7 @@ def test_random_histories_with_faults_are_decided_as_from_all_events(policy: str
         history.run(jobs=14)
 
         def made(capacities: Any = capacities, seed: int = seed) -> Registry:
-            return Registry(Scheduler(capacities, POLICIES[policy], seed))
+            return Registry(Scheduler(capacities, POLICIES[policy], RULES, seed))
 
         _, kept = both(happened, made, policy, tmp_path / str(seed), history.draw)
         kept.record.close()
@@ -210,7 +211,7 @@ def test_entries_lead_to_the_schedulers_state(monkeypatch: pytest.MonkeyPatch) -
 
 
 def of_spec(policy: str, seed: int) -> Registry:
-    return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], seed))
+    return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], RULES, seed))
 
 
 def summary(found: Registry) -> Any:

@@ -11,7 +11,9 @@ from hscheduler.core.jobs import Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.state import Scheduler
+from hscheduler.policies.gain import gain
 from hscheduler.policies.priority import priority
+from hscheduler.stopping import RULES
 
 UNIT = Resources(1, 4096)
 NODE = Resources(4, 16384)
@@ -47,7 +49,7 @@ class Toy:
     #: Chance that a job answers a growth or a shrink with a failure.
     faults: float = 0.0
     random: Random = field(default_factory=lambda: Random(0))
-    #: Whether jobs may be shrunk before their early feedback: the ``priority`` policy draws from all jobs.
+    #: Whether jobs may be shrunk before their early feedback: ``priority`` draws from all, ``gain`` takes from all.
     lots: bool = False
     answers: list[e.Event] = field(default_factory=list)
     #: All commands so far.
@@ -58,7 +60,7 @@ class Toy:
 
     @classmethod
     def of(cls, number: int, policy: Policy, **options: object) -> Toy:
-        return cls(Scheduler(nodes(number), policy), lots=policy is priority, **options)  # type: ignore[arg-type]
+        return cls(Scheduler(nodes(number), policy, RULES), lots=policy in (priority, gain), **options)  # type: ignore[arg-type]
 
     @property
     def sentences(self) -> list[str]:
@@ -137,7 +139,9 @@ class Toy:
                     self.answers.append(e.ContainersGone(job_id, names))
             case e.EndJob(job_id, _, _):
                 self.living.pop(job_id, None)
-                self.answers.append(e.JobEnded(job_id, Phase.KILLED))
+                # A job that stops for a restart may be ordered to pause: it ends once.
+                if e.JobEnded(job_id, Phase.KILLED) not in self.answers:
+                    self.answers.append(e.JobEnded(job_id, Phase.KILLED))
             case e.JobOver(job_id, phase, _):
                 assert job_id not in self.over, f"{job_id} is over twice"
                 self.over[job_id] = phase
