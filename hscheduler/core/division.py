@@ -25,10 +25,12 @@ class Need:
     seconds: Callable[[int], float]
     least: int = 1
     most: int = 1 << 30
+    #: Iterations after its milestone that count as well.
+    further: float = 0.0
 
     def ends_s(self, size: int) -> float:
-        """Return the seconds until its milestone in ``size`` containers."""
-        return self.iterations * self.seconds(size)
+        """Return the seconds of all these iterations in ``size`` containers."""
+        return (self.iterations + self.further) * self.seconds(size)
 
     def next_size(self, size: int, free: int) -> int:
         """Return the next larger size that is worth it, with at most ``free`` containers more; 0 if there is none."""

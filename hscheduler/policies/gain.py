@@ -34,11 +34,13 @@ from hscheduler.policies.placing import first_of, interleaved, listed, pass_the_
 #: A job before its early feedback gets a container of others only if that adds this share of a container's own speed.
 WORTH_OF_OTHERS = 0.4
 #: Of others it gets no more than bring its feedback within this many times the seconds of a change.
-PATIENCE = 4
+PATIENCE = 3
 #: Containers move between jobs if the last milestone then comes this much sooner.
 WORTH_A_MOVE = 0.1
 #: Of that they cost this many times the seconds of a change.
 MOVE_COST = 2
+#: Beyond its milestone a job counts with this share of its further iterations: some of the jobs will go on.
+FORESIGHT = 1 / 3
 #: A growth must bring a milestone nearer by this share.
 WORTH_A_GROWTH = 0.02
 #: Queued jobs that one plan considers.
@@ -65,12 +67,13 @@ def _need(view: View, job: Job, least: int | None = None) -> Need:
     milestone = view.milestone(job) or asked.iterations
     # Without a milestone all jobs count alike.
     left = max(1, milestone - job.iteration) if milestone else 1
+    further = 0.0 if _is_first(view, job) else FORESIGHT * (asked.iterations - milestone)
     least = asked.least if least is None else least
     explored = view.explored(asked.sweep)
     most = min(asked.most_workers + asked.most_servers, max(2 * explored, size, asked.least))
     if size and (job.no_growth_from == job.size):
         most = min(most, size)
-    return Need(left, view.curve(job).seconds, least, max(least, most))
+    return Need(left, view.curve(job).seconds, least, max(least, most), further)
 
 
 def _is_first(view: View, job: Job) -> bool:
@@ -78,10 +81,11 @@ def _is_first(view: View, job: Job) -> bool:
     return job.feedback is None and view.awaits(job.request.sweep)
 
 
-def _capped(need: Need, change_s: float) -> Need:
+def _capped(job: Job, need: Need, change_s: float) -> Need:
     """Return a need that ends where a further container adds too little to be taken from others.
 
     It adds too little speed, or the milestone comes so soon that containers would be on their way most of the time.
+    What a job has, it may keep.
     """
     size, alone = need.least, 1 / need.seconds(need.least) / need.least
     while (
@@ -90,7 +94,7 @@ def _capped(need: Need, change_s: float) -> Need:
         and need.ends_s(size + 1) > PATIENCE * change_s
     ):
         size += 1
-    return replace(need, most=size)
+    return replace(need, most=max(size, _size(job)))
 
 
 def _divide(view: View, jobs: Sequence[Job], needs: Sequence[Need], containers: int) -> list[int]:
@@ -98,7 +102,7 @@ def _divide(view: View, jobs: Sequence[Job], needs: Sequence[Need], containers: 
     first = sorted((k for k, job in enumerate(jobs) if _is_first(view, job)), key=lambda k: (needs[k].iterations, k))
     rest = [k for k in range(len(jobs)) if k not in set(first)]
     sizes = [need.least for need in needs]
-    parts = [([k], [_capped(needs[k], view.change_s())]) for k in first]
+    parts = [([k], [_capped(jobs[k], needs[k], view.change_s())]) for k in first]
     parts += [(rest, [needs[k] for k in rest]), (first, [needs[k] for k in first])]
     for ks, wants in parts:
         mine = [replace(want, least=sizes[k]) for k, want in zip(ks, wants, strict=True)]
@@ -273,7 +277,7 @@ def _growths(view: View, jobs: Sequence[Job], free: int) -> list[int]:
 
 def _saved_s(need: Need, before: int, after: int, change_s: float) -> float:
     """Return the seconds that a growth saves, less what it must save to be worth it."""
-    ends_s = need.ends_s(before)
+    ends_s = need.iterations * need.seconds(before)
     meanwhile = min(need.iterations, change_s / need.seconds(before))
     later_s = change_s + (need.iterations - meanwhile) * need.seconds(after)
     return ends_s * (1 - WORTH_A_GROWTH) - later_s
@@ -318,7 +322,7 @@ def _change(view: View, jobs: Sequence[Job], sizes: Sequence[int]) -> Decision:
 
 def _growth(view: View, job: Job, more: int) -> str:
     need, size = _need(view, job), _size(job)
-    sooner_s = need.ends_s(size) - need.ends_s(size + more)
+    sooner_s = need.iterations * (need.seconds(size) - need.seconds(size + more))
     milestone = view.milestone(job)
     if job.feedback is None:
         what = "its early feedback comes"
