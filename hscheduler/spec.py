@@ -166,6 +166,8 @@ class SweepSpec:
     metric: str = "loss"
     #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
     direction: str = ""
+    #: Test data that no trial sees: the best trial's model is evaluated on it once, after the sweep.
+    final_test: str = ""
     #: Iteration at which a trial reports its early feedback.
     feedback_iteration: int = 100
     #: Most jobs in the training phase; 0: as many as fit the cluster with the size that they request.
@@ -375,6 +377,8 @@ class Spec:
             if not _is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
         job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
+        if "reliable" in {*spec.job, *searched} and (sizes := {"workers", "servers"} & {*spec.job, *searched}):
+            raise ConfigError(f"reliable and {min(sizes)} exclude each other: remove one of them from [job] or [space]")
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
                 f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
@@ -458,6 +462,9 @@ def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for section, where in (("job", resolved), ("space", resolved_choice)):
         if isinstance(tables.get(section), Mapping):
             tables[section] = {name: where(name, value) for name, value in tables[section].items()}
+    sweep = tables.get("sweep")
+    if isinstance(sweep, Mapping) and "final_test" in sweep:
+        tables["sweep"] = {**sweep, "final_test": located("test", sweep["final_test"], folder)}
     return tables
 
 

@@ -67,9 +67,9 @@ def test_what_is_named_in_a_string_lies_below() -> None:
         for breach in breaches(module, path.read_text(), known, depths)
     ]
     assert not found, found
-    assert breaches("eps.cluster.container", 'RUN = "eps.worker.main:run"', known, depths)
-    assert breaches("eps.master.main", 'RUN = "eps.worker.main"', known, depths)
-    assert not breaches("eps.job.entry_points", 'RUN = "eps.worker.main:run"', known, depths)
+    assert breaches("eps.cluster.container", 'RUN = "eps.worker.shell:run"', known, depths)
+    assert breaches("eps.master.main", 'RUN = "eps.worker.shell"', known, depths)
+    assert not breaches("eps.job.entry_points", 'RUN = "eps.worker.shell:run"', known, depths)
 
 
 def test_there_are_few_modules_outside_of_the_rooms() -> None:

@@ -30,7 +30,7 @@ NOT_FAST = (
     "tests/integration/", "tests/surface/", "tests/yarn/", "tests/devcluster/", "tests/master/",
     "tests/cli/test_cli_end_to_end.py",
     *(f"tests/cluster/test_{name}.py" for name in (
-        "hosted_masters", "prefork", "supervisor_processes", "yarn_bridge", "yarn_shipping",
+        "hosted_masters", "fork_server", "supervisor_processes", "yarn_bridge", "yarn_shipping",
     )),
     *(f"tests/hscheduler/test_{name}.py" for name in ("fmin", "killed_scheduler", "service", "yarn_plugin_build")),
 )  # fmt: skip

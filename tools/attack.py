@@ -48,6 +48,7 @@ if str(ROOT) not in sys.path:
 import eps  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
 from eps.net.security.certificates import make_certificates  # noqa: E402
+from eps.system import interrupt  # noqa: E402
 from eps.system.waits import wait_for  # noqa: E402
 from tools.chaos.processes import marked, with_mark  # noqa: E402
 from tools.victims import END_S, FLOOD_S, STRETCH_S, VICTIM, Facts, Round, Service, judge_report, scan  # noqa: E402
@@ -204,6 +205,7 @@ def attack(
         while number == 0 or time.monotonic() < until_s:
             van = chance.choice(["auto", "tcp"])
             number += 1
+            interrupt.check()
             say(f"job {number}, by {van}: {max(0.0, until_s - time.monotonic()):.0f} s left; {facts.verdict()}")
             more = {"stretch_s": STRETCH_S, "metrics_port": 0, "van": van}
             report = Round({**settings, **more}, facts, stranger.tell, chance).play(mark)
@@ -296,14 +298,15 @@ def main() -> int:
     except OSError as error:
         print(f"attack.py needs a network namespace of its own (CAP_SYS_ADMIN): {error.strerror}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     only = [kind.strip() for kind in args.only.split(",") if kind.strip()]
     try:
-        found = attack(args.seconds, args.seed, args.tls, only, args.log, say)
+        with interrupt.noted(), interrupt.interrupt_on_signals():
+            found = attack(args.seconds, args.seed, args.tls, only, args.log, say)
+            interrupt.check()
     except KeyboardInterrupt:
         return 130
     print(json.dumps(found, indent=2) if args.json else table(found))

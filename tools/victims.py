@@ -32,6 +32,7 @@ from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
+from eps.system import interrupt
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from tools.chaos.processes import master_pid, send, with_mark
@@ -279,6 +280,8 @@ class Round:
         next_kill_s, next_change_s, next_metrics_s, next_news_s, command = time.monotonic() + 1.0, 0.0, 0.0, 0.0, None
         try:
             while job.running and time.monotonic() < deadline_s:
+                # Of an interrupt that was raised in a finaliser or a callback and got lost there.
+                interrupt.check()
                 if (now_s := time.monotonic()) >= next_news_s:
                     self._tell(pids=with_mark(mark))
                     next_news_s = now_s + NEWS_S

@@ -176,7 +176,7 @@ def fig20(found: Mapping[str, Any], out: Path, suffix: str) -> None:
     approaches = ("elastic", "kill")
     for place, approach in enumerate(approaches):
         left = 0.0
-        for shade, step in zip(shades, overhead.STEPS[approach], strict=True):
+        for shade, step in zip(shades, overhead.STEPS[approach], strict=False):
             width = entry["steps"][approach][step]["median"]
             colour = drawing.COLOURS[approach]
             axis.barh(place, width, 0.55, left=left, color=colour, alpha=shade, label=f"{step}: {width:.3g} s")

@@ -54,9 +54,22 @@ class Experiment:
         """Return how long its iterations take."""
         return speed_of(self.model)
 
+    def arrivals_s(self) -> Iterator[float]:
+        """Yield the time of each arrival: a Poisson process in which job :data:`THRESHOLD` comes at its mean time.
+
+        Gaps of a Poisson process whose n-th arrival is known are those of any other, scaled to that time.
+
+        Source: EPS §7.1 (eleven jobs are in the training phase at minute 28).
+        """
+        times = Arrival(self.mean_gap_s).times_s(Random(f"arrivals:{self.seed}:{self.model}"))
+        first = [next(times) for _ in range(THRESHOLD)]
+        known_s, drawn_s = self.mean_gap_s * (THRESHOLD - 1), first[-1]
+        yield from (at_s * known_s / drawn_s for at_s in first)
+        yield from (at_s - drawn_s + known_s for at_s in times)
+
     def jobs(self) -> Iterator[SimulatedJob]:
         """Yield its jobs by arrival: the same for every policy."""
-        arrivals = Arrival(self.mean_gap_s).times_s(Random(f"arrivals:{self.seed}:{self.model}"))
+        arrivals = self.arrivals_s()
         drawn = qualities(Random(f"qualities:{self.seed}:{self.model}"))
         speed = self.speed()
         for number in range(1, self.trials + 1):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.paper import published, scaled
 from eps.errors import ConfigError
 from hscheduler.simulator import paper
-from hscheduler.simulator.models import Costs
+from hscheduler.simulator.models import Costs, SpeedModel
 
 Report = Mapping[str, Any]
 
@@ -39,6 +39,13 @@ class Source(Protocol):
 
     def reports(self, model: str, policy: str) -> list[Report]:
         """Return the reports of all repeats."""
+
+    def busy(self, report: Report) -> Callable[[int, int], float]:
+        """Return a function of a job's workers and servers: the cores that they keep busy, averaged over an iteration.
+
+        Within an iteration workers are busy while they compute, and servers while parameters are exchanged; for the
+        rest of it they wait for each other.
+        """
 
 
 class Real:
@@ -97,6 +104,22 @@ class Real:
         runs = sorted(self._found["runs"], key=lambda run: run["repeat"])
         return [run["report"] for run in runs if run["name"] == policy]
 
+    def busy(self, report: Report) -> Callable[[int, int], float]:
+        """As :class:`Source`; of measured iterations, in which computing is a sleep."""
+        job = self._found["settings"]["job"]
+        totals: dict[tuple[int, int], tuple[int, float]] = {}
+        for trial in report["trials"]:
+            for workers, servers, number, seconds in trial["speeds"]:
+                before = totals.get((workers, servers), (0, 0.0))
+                totals[workers, servers] = before[0] + number, before[1] + seconds
+        ideal = SpeedModel(job["splits"], job["stretch_s"], fixed_s=0.0)
+
+        def cores(workers: int, servers: int) -> float:
+            number, seconds = totals.get((workers, servers), (1, ideal.iteration_s(workers, servers)))
+            return float(job["splits"] * job["stretch_s"] * number / seconds)
+
+        return cores
+
 
 class Simulated:
     """Sweeps of :mod:`benchmarks.paper.scaled`, simulated at their first use.
@@ -137,7 +160,8 @@ class Simulated:
         return (
             f"SIMULATED: {paper.NODES} nodes of 4 vCPU and 16 GB, {paper.TRIALS} jobs of {paper.WORKERS} workers "
             f"and {paper.SERVERS} servers, {paper.ITERATIONS} iterations, exponential arrivals with a mean of "
-            f"{paper.MEAN_GAP_S:g} s, threshold {paper.THRESHOLD};\n"
+            f"{paper.MEAN_GAP_S:g} s (§7.1: eleven jobs train at minute {paper.THRESHOLD_REACHED_MIN}), "
+            f"threshold {paper.THRESHOLD};\n"
             f"iterations after EPS §2.3 and §7.1, costs of changes are {costs}, a restart of kill takes "
             f"{paper.RESTART_S:g} s and a start (§2.3); {self._seeds} seeds"
         )
@@ -150,3 +174,12 @@ class Simulated:
                 scaled.simulate(scaled.Experiment(model, seed), policy, self.costs()) for seed in range(self._seeds)
             ]
         return self._kept[key]
+
+    def busy(self, report: Report) -> Callable[[int, int], float]:
+        """As :class:`Source`; from the terms of an iteration."""
+        speed = scaled.speed_of(self.shown_model)
+
+        def cores(workers: int, servers: int) -> float:
+            return (speed.split_s * speed.splits + speed.exchange_s) / speed.iteration_s(workers, servers)
+
+        return cores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: (time in seconds, value from then on).
@@ -12,6 +12,41 @@ Steps = list[tuple[float, float]]
 def running_jobs(report: Mapping[str, Any]) -> Steps:
     """Return how many jobs run, over time."""
     return [(at, running) for at, running, _ in report["numbers"]]
+
+
+def training_jobs(report: Mapping[str, Any]) -> Steps:
+    """Return how many jobs have members that train, over time: those that start or restart have none."""
+    changes = []
+    for trial in report["trials"]:
+        before = 0
+        for at, workers, _ in trial["containers"]:
+            now = int(workers > 0)
+            changes.append((at, float(now - before)))
+            before = now
+        if before and trial["finished_s"] is not None:
+            changes.append((trial["finished_s"], -1.0))
+    return _summed(changes)
+
+
+def past_feedback(report: Mapping[str, Any]) -> Steps:
+    """Return how many jobs are in the training phase: past their early feedback, and not over."""
+    changes = []
+    for trial in report["trials"]:
+        if trial["early_feedback_s"] is not None:
+            changes.append((trial["arrived_s"] + trial["early_feedback_s"], 1.0))
+            if trial["finished_s"] is not None:
+                changes.append((trial["finished_s"], -1.0))
+    return _summed(changes)
+
+
+def first_finish_s(report: Mapping[str, Any]) -> float | None:
+    """Return when the first trial finished."""
+    return min((trial["finished_s"] for trial in report["trials"] if trial["phase"] == "finished"), default=None)
+
+
+def when_at_least(steps: Steps, number: float) -> float | None:
+    """Return when a value first reached a number."""
+    return next((at for at, value in steps if value >= number), None)
 
 
 def queued_jobs(report: Mapping[str, Any]) -> Steps:
@@ -38,30 +73,29 @@ def _summed(changes: list[tuple[float, float]]) -> Steps:
     return found
 
 
-def containers(report: Mapping[str, Any]) -> Steps:
-    """Return how many containers jobs have, masters included, over time."""
-    changes = []
-    for trial in report["trials"]:
-        before = 0
-        for at, workers, servers in sizes(trial):
-            now = workers + servers + 1 if workers + servers else 0
-            changes.append((at, float(now - before)))
-            before = now
-        if before and trial["finished_s"] is not None:
-            changes.append((trial["finished_s"], -float(before)))
-    return _summed(changes)
+def held(report: Mapping[str, Any]) -> Steps:
+    """Return the share of the cluster in containers that jobs hold, from their grant to their release, over time."""
+    return [(at, share) for at, share, *_ in report["cluster"]["history"]]
 
 
-def workers(report: Mapping[str, Any]) -> Steps:
-    """Return how many workers jobs have, over time."""
+def computing(report: Mapping[str, Any], busy: Callable[[int, int], float]) -> Steps:
+    """Return how many cores jobs keep busy, over time.
+
+    Parameters
+    ----------
+    report : mapping
+    busy : callable
+        Workers and servers of a job -> the cores that it keeps busy, on average over an iteration.
+    """
     changes = []
     for trial in report["trials"]:
-        before = 0
-        for at, now, _ in sizes(trial):
-            changes.append((at, float(now - before)))
+        before = 0.0
+        for at, workers, servers in trial["containers"]:
+            now = busy(workers, servers) if workers else 0.0
+            changes.append((at, now - before))
             before = now
         if before and trial["finished_s"] is not None:
-            changes.append((trial["finished_s"], -float(before)))
+            changes.append((trial["finished_s"], -before))
     return _summed(changes)
 
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from itertools import pairwise
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from benchmarks.paper import case_study, drawing, elasticity, fig_jobs, figures, model_costs, scaled
+from benchmarks.paper import (
+    case_study,
+    drawing,
+    elasticity,
+    fig_jobs,
+    fig_sweeps,
+    figures,
+    model_costs,
+    published,
+    scaled,
+)
 from benchmarks.paper.sources import Simulated
 from hscheduler.simulator import paper
 from hscheduler.simulator.run import costs_of
@@ -68,8 +79,9 @@ def test_the_figures_of_sweeps_are_drawn_from_that_setting(drawn, tmp_path):
     latency = drawn["fig17_simulated"]["latency_s"]["elastic"]["logistic"]["mean"]
     assert latency == pytest.approx(elastic["summary"]["early_feedback_mean_s"], abs=1e-3)
     assert len(drawn["fig18_simulated"]["arrival_and_latency_s"]["static"]) == paper.TRIALS
-    share = drawn["table2_simulated"]["share"]["elastic"]["logistic"]
-    assert share == pytest.approx(elastic["summary"]["resizing_share"], abs=1e-5)
+    for key, name in (("share", "changing_share"), ("standing_still_share", "resizing_share")):
+        share = drawn["table2_simulated"][key]["elastic"]["logistic"]
+        assert share == pytest.approx(elastic["summary"][name], abs=1e-5)
 
 
 def test_the_case_study_and_the_sizes_are_drawn_with_the_papers_numbers(drawn, tmp_path):
@@ -93,3 +105,23 @@ def test_the_models_of_the_paper_can_be_timed(monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert sorted(found["seconds"]) == sorted(paper.MODELS.values()) and found["over_logistic"]["logistic"] == 1
     assert all(len(times["values"]) == 2 for times in found["seconds"].values())
+
+
+def test_simulated_arrivals_agree_with_the_minutes_that_the_paper_gives(drawn, tmp_path):
+    """EPS §7.1: under the default PS eleven jobs train at minute 28, and the first ends at minute 41."""
+    fig_sweeps.fig15(OneModel(seeds=1), tmp_path, "simulated")
+    ours = drawn["fig15_simulated"]["ours"]
+    assert ours["threshold_reached_min"] == pytest.approx(paper.THRESHOLD_REACHED_MIN, abs=0.1)
+    assert ours["first_finishes_static_min"] == pytest.approx(paper.FIRST_FINISHES_MIN, abs=0.1)
+    assert published.RUNNING_JOBS["threshold_reached_min"] == paper.THRESHOLD_REACHED_MIN
+    assert published.RUNNING_JOBS["first_finishes_static_min"] == paper.FIRST_FINISHES_MIN
+    for seed in range(5):
+        times = list(scaled.Experiment(seed=seed, trials=20).jobs())
+        assert times[paper.THRESHOLD - 1].arrives_s == pytest.approx(paper.THRESHOLD_ARRIVES_S, abs=1)
+        assert all(a.arrives_s <= b.arrives_s for a, b in pairwise(times))
+
+
+def test_utilisation_tells_processors_from_memory(drawn, tmp_path):
+    fig_sweeps.fig19(OneModel(seeds=1), tmp_path, "simulated")
+    for shares in drawn["fig19_simulated"]["mean_until_its_end"].values():
+        assert 0.0 < shares["CPU"] < shares["memory"] <= 1.0

@@ -102,10 +102,22 @@ def test_both_kills_are_compared_with_by_name():
     assert bar_of(repeats, "early feedback at a full cluster: kill with the declared delay / elastic").measured == 4.0
 
 
-def test_containers_over_time():
+def test_cores_that_jobs_keep_busy_over_time():
     one = trial("a", 0.0, 1.0, containers=[[2.0, 2, 1], [5.0, 4, 2]], finished_s=9.0)
-    assert timelines.containers({"trials": [one]}) == [(1.0, 4.0), (2.0, 4.0), (5.0, 7.0), (9.0, 0.0)]
-    assert timelines.mean_of(timelines.workers({"trials": [one]}), 1.0, 9.0) == pytest.approx((4 * 2 + 4 * 4) / 8)
+    steps = timelines.computing({"trials": [one]}, lambda workers, servers: workers / servers + 0.5)
+    assert steps == [(2.0, 2.5), (5.0, 2.5), (9.0, 0.0)]
+    assert timelines.mean_of(steps, 1.0, 9.0) == pytest.approx(7 * 2.5 / 8)
+
+
+def test_jobs_that_restart_do_not_run():
+    one = trial("a", 0.0, 1.0, containers=[[2.0, 2, 1], [4.0, 0, 0], [6.0, 1, 1]], finished_s=9.0)
+    other = trial("b", 0.0, 1.0, containers=[[3.0, 2, 1], [7.0, 0, 0]], finished_s=7.0, phase="killed")
+    found = {"trials": [{**one, "early_feedback_s": 2.5, "phase": "finished"}, {**other, "early_feedback_s": None}]}
+    assert timelines.training_jobs(found) == [(2.0, 1.0), (3.0, 2.0), (4.0, 1.0), (6.0, 2.0), (7.0, 1.0), (9.0, 0.0)]
+    assert timelines.past_feedback(found) == [(2.5, 1.0), (9.0, 0.0)]
+    assert timelines.first_finish_s(found) == 9.0 and timelines.first_finish_s({"trials": []}) is None
+    assert timelines.when_at_least(timelines.training_jobs(found), 2) == 3.0
+    assert timelines.when_at_least([], 2) is None
 
 
 def test_the_declared_delay_is_the_shortest_that_costs_enough():

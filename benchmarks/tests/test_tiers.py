@@ -83,8 +83,8 @@ def test_the_controller_is_compared_with_the_best_stage_of_each_repeat() -> None
 
 
 def test_results_are_drawn(tmp_path: Path) -> None:
-    names = [case.name for case in stages.cases_of(stages.PARTS, 16, stages.RATIOS)]
-    assert len(names) == len(set(names)) == 24
+    names = [case.name for case in stages.cases_of(stages.PARTS, 32, stages.RATIOS)]
+    assert len(names) == len(set(names)) == 28
     cases = {name: {"iteration_s": {"median": 1.0, "min": 0.9, "max": 1.1}, "runs": [{"stage": 2}]} for name in names}
     changes = {"joined_clock": 3, "left_clock": 5, "joining": 1.0, "evicting": 1.1, "usual_s": 1.0}
     elastic = {**changes, "usual_joined_s": 0.5, "iteration_s": [2.0, 1.0, 1.0, 0.5, 0.5, 1.0, 0.1]}

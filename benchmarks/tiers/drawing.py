@@ -52,7 +52,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     parts.append(text(8, 16, f"Matrix factorization on {about}", "bold"))
     for title, names in FIGURES:
         shown = [name for name in names if name in cases]
-        if shown:
+        if shown and shown != ["all-reliable"]:
             top, more = _bars(title, {name: cases[name] for name in shown}, top)
             parts += more
     if found["elasticity"]:

@@ -232,14 +232,11 @@ def run_master(context: ContainerContext) -> int:
 
 def run_container(context: ContainerContext) -> int:
     """Run the process of a container on a free host."""
-    import eps.server.main
-    import eps.worker.main
-    from eps.job import host
+    from eps.job import member
 
     number = _claim(context.container_id)
-    for module in (eps.server.main, eps.worker.main):
-        module.NegotiatedVan = _over_tcp  # type: ignore[attr-defined, assignment]
-    return host.run(replace(context, host=address(number)))
+    member.NegotiatedVan = _over_tcp  # type: ignore[attr-defined, assignment]
+    return member.run(replace(context, host=address(number)))
 
 
 def _over_tcp(security: Security, *args: Any, **options: Any) -> NegotiatedVan:

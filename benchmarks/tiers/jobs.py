@@ -27,9 +27,6 @@ from eps.system.waits import wait_for
 LAW = Law(users=600, items=12_000, ratings=200_000, rank=8)
 #: Factors of each user and item: 214,200 parameters.
 RANK = 16
-#: Divisible by the workers of each case, so that no worker has more than another.
-SPLITS = 240
-PARTITIONS = 48
 #: Iterations before the speed is steady.
 SETTLING = 2
 #: Iterations that are measured, and iterations in a stage after which a controller that chooses tries no other.
@@ -50,6 +47,9 @@ class Network:
     mbit: float = 120.0
     #: Computing time for each rating, in microseconds.
     rating_us: float = 40.0
+    #: Divisible by the workers of each case, so that no worker has more than another.
+    splits: int = 240
+    partitions: int = 48
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ class Bench:
             "data": str(self._data),
             "model": MODEL,
             "model_options": json.dumps(options),
-            "splits": SPLITS,
-            "partitions": PARTITIONS,
+            "splits": self.network.splits,
+            "partitions": self.network.partitions,
             "optimizer": "sgd",
             "learning_rate": 10.0,
             "followers": 0,

@@ -1,6 +1,7 @@
 """The stages of jobs on reliable and transient hosts, on links that are the bottleneck: Proteus Figs 11 to 16.
 
     python -m benchmarks.tiers.stages --output stages.json --picture stages.svg      # as root; 12 minutes
+    python -m benchmarks.tiers.stages --hosts 32 --output throttled.json             # Fig. 13; 6 minutes
     python -m benchmarks.tiers.stages --quick                                        # to see whether it works
 
 Hosts are network namespaces with limited links (``hosts.py``).  They share two processors, so computing is waiting
@@ -12,7 +13,8 @@ Repeats run all cases in turn; a ratio is one of two cases of the same repeat.  
 controller chooses: it tries stages for many iterations.  ``--only`` chooses parts:
 
 ratios      Figs 11, 12, 14: every stage, and the controller's choice, at ratios of transient to reliable hosts
-throttled   Fig. 13: the reliable host's link has a quarter of the rate, so that 15 transient hosts load it as 63 would
+throttled   Fig. 13: the reliable host's link has half the rate, so that 31 transient hosts load it as 63 would, with
+            32 hosts: of 16 hosts the one without a worker would be missed
 scaling     Fig. 15: 4, 8 and 16 hosts, in the stages of the paper; they compute twice as long, as the paper's is LDA
 elasticity  Fig. 16: 12 hosts join 4, and are evicted
 kills       SIGKILL of all transient containers at once
@@ -40,7 +42,9 @@ from benchmarks.bench_common import (
     conclude,
     end_in_order,
     new_file,
+    parse_with_results,
     positive,
+    redrawn,
     rounded,
     run_to_the_end,
     say,
@@ -50,11 +54,13 @@ from benchmarks.peers_watch import wait_until_quiet
 from benchmarks.recovery import Watched
 from benchmarks.tiers.drawing import draw
 from benchmarks.tiers.hosts import Hosts
-from benchmarks.tiers.jobs import JOB_TIMEOUT_S, PARTITIONS, RANK, SPLITS, Bench, Case, Network, Ran, wait_for_clocks
+from benchmarks.tiers.jobs import JOB_TIMEOUT_S, RANK, Bench, Case, Network, Ran, wait_for_clocks
 
 PARTS = ("ratios", "throttled", "scaling", "elasticity", "kills", "backups")
 #: Transient hosts for each reliable one.
-RATIOS = (1, 3, 7, 15)
+RATIOS = (1, 3, 7, 15, 31)
+#: With twice the hosts and four times the messages, processors are as busy if computing and links are slower.
+NETWORKS = {32: Network(32, mbit=30.0, rating_us=320.0, splits=992, partitions=96)}
 #: The paper's highest ratio.
 HIGHEST = 63
 ALL = "all-reliable"
@@ -302,7 +308,7 @@ def measure(args: argparse.Namespace, network: Network, folder: Path) -> tuple[d
     say(table(runs))
     names = dict.fromkeys(name for repeat in runs for name in repeat)
     found: dict[str, Any] = {
-        "network": {**asdict(network), "splits": SPLITS, "partitions": PARTITIONS, "rank": RANK},
+        "network": {**asdict(network), "rank": RANK},
         "cases": {
             name: {
                 "iteration_s": spread([repeat[name].iteration_s for repeat in runs if name in repeat]),
@@ -328,22 +334,16 @@ def parts_of(text: str) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=parts_of, default=list(PARTS), metavar="PART,...", help="parts to run")
+    parser.add_argument("--only", type=parts_of, metavar="PART,...", help="parts to run")
     parser.add_argument("--repeats", type=positive, default=2, metavar="N", help="repeats of each job (default 2)")
     parser.add_argument("--patience-s", type=float, default=30.0, help="all waits for a quiet machine together")
     parser.add_argument("--hosts", type=int, choices=(4, 8, 16, 32), default=Network.hosts, help="number of hosts")
-    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
-    parser.add_argument("--picture", type=new_file, help="draw the results into this file, as SVG")
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="four hosts, once: check that it works")
-    args = parser.parse_args(argv)
-    if args.redraw:
-        if not args.picture:
-            parser.error("--redraw needs --picture, the file to draw into")
-        draw(json.loads(args.redraw.read_text(encoding="utf-8")), args.picture)
+    args = parse_with_results(parser, argv, "four hosts, once: check that it works", new_file)
+    if redrawn(args, draw):
         return 0
     end_in_order()
-    network = Network(hosts=args.hosts)
+    args.only = args.only or [part for part in PARTS if (part == "throttled") == (args.hosts in NETWORKS)]
+    network = NETWORKS.get(args.hosts, Network(hosts=args.hosts))
     if args.quick:
         args.repeats, args.patience_s, network = 1, 0.0, Network(hosts=4, mbit=300.0, rating_us=4.0)
     with tempfile.TemporaryDirectory(prefix="eps-tiers-", ignore_cleanup_errors=True) as folder:

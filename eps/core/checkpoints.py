@@ -18,10 +18,10 @@ rollback-recovery protocols" (2002), section 2.2: coordinated and non-blocking.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from eps.core import events as e
 from eps.core import messages as m
@@ -70,19 +70,46 @@ class CheckpointOutcome:
     seconds: float = 0.0
 
 
+Part = TypeVar("Part", m.CheckpointPartWritten, m.CutStaged)
+
+
 @dataclass
-class Pending:
+class Ordered(Generic[Part]):
+    """A checkpoint or a cut whose partitions the servers were ordered to copy."""
+
+    number: int
+    clock: int
+    parts: dict[int, Part] = field(default_factory=dict)
+    #: When every split had contributed the clocks before.
+    reached_s: float = math.inf
+    #: The membership version whose servers received the order, and when.
+    _version: int = 0
+    _sent_s: float = 0.0
+
+    def note(self, completed: int, now_s: float) -> None:
+        """Note the first incomplete clock."""
+        if completed > self.clock:
+            self.reached_s = min(self.reached_s, now_s)
+
+    def missing(self, num_partitions: int) -> list[int]:
+        """Return the partitions that are not copied yet."""
+        return [p for p in range(num_partitions) if p not in self.parts]
+
+    def receivers(self, membership: Membership, now_s: float) -> Sequence[MemberId]:
+        """Return to whom the order is sent now: to all servers of a new membership, then to owners of missing parts."""
+        is_new = membership.version != self._version
+        if not is_new and now_s - self._sent_s < RESEND_S:
+            return ()
+        self._version, self._sent_s = membership.version, now_s
+        owners = membership.partitions.owners
+        return membership.servers if is_new else sorted({owners[p] for p in self.missing(len(owners))})
+
+
+@dataclass
+class Pending(Ordered[m.CheckpointPartWritten]):
     """The checkpoint that is being written."""
 
-    checkpoint_id: int
-    clock: int
-    ordered_s: float
-    parts: dict[int, m.CheckpointPartWritten] = field(default_factory=dict)
-    #: The membership version whose servers received the order, and when.
-    version: int = 0
-    sent_s: float = 0.0
-    #: When every split had contributed the clocks before.
-    reached_s: float | None = None
+    ordered_s: float = 0.0
     #: When the command to finish it was given.
     finishing_s: float | None = None
     #: Which server waits for the checkpoint storage, and why; cleared when a part is written.
@@ -226,7 +253,7 @@ class Checkpoints:
     ) -> list[e.Command]:
         """Record a server's report; reports about other checkpoints are stale and ignored."""
         pending = self.pending
-        if pending is None or report.checkpoint_id != pending.checkpoint_id or pending.finishing_s is not None:
+        if pending is None or report.checkpoint_id != pending.number or pending.finishing_s is not None:
             return []
         if isinstance(report, m.CheckpointPartWritten):
             if report.partition not in pending.parts:
@@ -244,7 +271,7 @@ class Checkpoints:
         self, event: e.CheckpointDone | e.CheckpointFailed | e.CheckpointWaits, now_s: float
     ) -> list[e.Command]:
         """Record the result of the last step of a checkpoint, or that it waits."""
-        if self.pending is None or event.checkpoint_id != self.pending.checkpoint_id:
+        if self.pending is None or event.checkpoint_id != self.pending.number:
             return []
         if isinstance(event, e.CheckpointWaits):
             self.pending.waits = event.message
@@ -331,7 +358,7 @@ class Checkpoints:
         if clock is not None and self.pending is not None:
             self._note(CheckpointOutcome(clock, "skipped", f"the checkpoint of clock {self.pending.clock} is running"))
         elif clock is not None:
-            self.pending = Pending(self._next_id, clock, now_s)
+            self.pending = Pending(self._next_id, clock, ordered_s=now_s)
             self._next_id += 1
         if self.pending is None:
             return []
@@ -339,17 +366,13 @@ class Checkpoints:
 
     def _pursue(self, pending: Pending, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
         membership, completed = job.membership, job.completed
-        missing = [p for p in range(self.num_partitions) if p not in pending.parts]
-        if missing:
-            if pending.reached_s is None and completed > pending.clock:
-                pending.reached_s = now_s
-            if pending.reached_s is not None and now_s - pending.reached_s >= PATIENCE_S:
+        pending.note(completed, now_s)
+        if missing := pending.missing(self.num_partitions):
+            if now_s - pending.reached_s >= PATIENCE_S:
                 yield from self._end("failed", f"partitions {missing} were not written in {PATIENCE_S:g} s", now_s)
-            elif membership.version != pending.version:
-                yield from self._order(pending, membership.version, membership.servers, now_s)
-            elif now_s - pending.sent_s >= RESEND_S:
-                owners = {membership.partitions.owners[p] for p in missing}
-                yield from self._order(pending, membership.version, sorted(owners), now_s)
+                return
+            for name in pending.receivers(membership, now_s):
+                yield self._order_to(name, pending)
             return
         # The results of the clocks before belong to the checkpoint.
         if completed < min(part.clock for part in pending.parts.values()):
@@ -361,14 +384,14 @@ class Checkpoints:
             # By name, so that damaged checkpoints do not count as kept.
             kept = tuple(start.checkpoint for start in self.complete[max(0, len(self.complete) - self.keep + 1) :])
             yield e.FinishCheckpoint(
-                pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, kept
+                pending.number, self.epoch, pending.clock, parts, workers, servers, completed, kept
             )
 
     def validate(self) -> None:
         """Assert the invariants of the checkpoints."""
         assert len(self.complete) <= self.keep and sum(self.counts.values()) >= len(self.outcomes)
         if self.pending is not None:
-            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.timetable.iterations
+            assert self.pending.number < self._next_id and self.pending.clock < self.timetable.iterations
             parts = self.pending.parts
             assert self.pending.finishing_s is None or len(parts) == self.num_partitions
 
@@ -376,13 +399,8 @@ class Checkpoints:
         """Return where a job that lost parameters restarts: its latest checkpoint, or its seed."""
         return self.complete[-1] if self.complete else RestorePoint("", seeded_clock)
 
-    def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
-        pending.version, pending.sent_s = version, now_s
-        for name in servers:
-            yield self._order_to(name, pending)
-
     def _order_to(self, name: MemberId, pending: Pending) -> e.Send:
-        return e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))
+        return e.Send(name, m.TakeCheckpoint(pending.number, pending.clock, self.epoch))
 
 
 #: Pause before a failed export is repeated, and the number of tries.

@@ -6,8 +6,8 @@ an ActivePS is lost without warning, the job rolls back to it: owners that are l
 become the owners of the lost partitions.
 
 Like a checkpoint, a cut is ordered for a clock that no worker has started, so no worker waits.  The next one is ordered
-a while after the last one is committed, the longer the slower the network is.  A BackupPS keeps the committed cut and
-the one that is being staged.
+a while after the last one is committed, the longer the slower the network is; earlier if the consistent clock would
+otherwise lag behind by more than its bound.  A BackupPS keeps the committed cut and the one that is being staged.
 
 Source: Proteus §3.2 (BackupPSs), §3.3 ("roll-back to a state consistent with the current state of the BackupPSs").
 Deviation: ActivePSs send the values of changed keys, not the sum of their changes.  Such sums would change bits.
@@ -16,24 +16,87 @@ Deviation: ActivePSs send the values of changed keys, not the sum of their chang
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import CheckpointContext
+from eps.core.checkpoints import CheckpointContext, Ordered
 from eps.core.membership import cut_name
 from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId
 
-#: An order is resent to the owners of missing partitions after this time.
-RESEND_S = 1.0
 #: A cut fails if no partition is staged for this long after its clock.
 PATIENCE_S = 120.0
 #: The next cut is ordered this long after the last one, and at least this many times as long as that one took.
 PAUSE_S, PAUSE_SHARE = 0.5, 4.0
+#: A cut is ordered so early that the bound of the lag holds if it takes this many times as long as the last one.
+MARGIN = 2
 #: A plan that needs a cut is aborted after this many failures in a row.
 MOST_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LagBound:
+    """By how much the consistent clock may lag behind; 0 means any number."""
+
+    clocks: int = 0
+    seconds: float = 0.0
+
+
+NO_BOUND = LagBound()
+
+
+class Lag:
+    """How far the consistent clock is behind: what the job computes again if it loses an ActivePS now.
+
+    Parameters
+    ----------
+    bound : LagBound
+        A cut that it needs is ordered without a pause.  If cuts take longer, the bound is missed; training goes on.
+    """
+
+    def __init__(self, bound: LagBound) -> None:
+        self.bound = bound
+        #: The largest lag in clocks and in seconds, while ActivePSs owned partitions.
+        self.largest, self.largest_s = 0, 0.0
+        #: When the consistent clock was complete, or the job rolled back to it.
+        self._since_s: float | None = None
+        #: What the last cut took from its order to its commit.
+        self._cut_clocks, self._cut_s = 0, 0.0
+
+    def seconds(self, now_s: float) -> float:
+        """Return the seconds since the consistent clock was complete."""
+        return max(0.0, now_s - self._since_s) if self._since_s is not None else 0.0
+
+    def note(self, clocks: int, now_s: float) -> None:
+        """Note the current lag."""
+        if self._since_s is None:
+            # No cut could be taken: reliable containers are missing.
+            self._since_s = now_s
+        self.largest, self.largest_s = max(self.largest, clocks), max(self.largest_s, self.seconds(now_s))
+
+    def restart(self, since_s: float | None) -> None:
+        """Count from the time at which another clock is the consistent one, or from the next note."""
+        self._since_s = since_s
+
+    def took(self, clocks: int, seconds: float) -> None:
+        """Note what a cut took from its order to its commit."""
+        self._cut_clocks, self._cut_s = clocks, seconds
+
+    def needs_cut(self, clocks: int, now_s: float) -> bool:
+        """Return whether the bound may be missed unless a cut is ordered now."""
+        most, bound_s = self.bound.clocks, self.bound.seconds
+        return bool(most and clocks + MARGIN * self._cut_clocks >= most) or bool(
+            bound_s and self.seconds(now_s) + MARGIN * self._cut_s >= bound_s
+        )
+
+    def missed(self, clocks: int, now_s: float) -> str:
+        """Return which bound the lag exceeds, and what a cut takes; empty if it exceeds none."""
+        found = [f"max_lag_clocks is {self.bound.clocks}"] if 0 < self.bound.clocks < clocks else []
+        if 0 < self.bound.seconds < self.seconds(now_s):
+            found.append(f"max_lag_s is {self.bound.seconds:g}")
+        return f"{', '.join(found)}, but a cut takes {self._cut_clocks} clocks, {self._cut_s:.3g} s" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +111,16 @@ class Committed:
 
 
 @dataclass
-class Staging:
+class Staging(Ordered[m.CutStaged]):
     """The cut that is being staged."""
 
-    cut_id: int
-    clock: int
-    backups: tuple[m.Target, ...]
-    parts: dict[int, m.CutStaged] = field(default_factory=dict)
+    backups: tuple[m.Target, ...] = ()
     #: The smallest clock of the parts; infinity without one.
     first: float = inf
-    #: The membership version whose servers received the order, and when.
-    version: int = 0
-    sent_s: float = 0.0
-    #: When every split had contributed the clocks before.
-    reached_s: float | None = None
+    #: The first incomplete clock and the time at which it was ordered.
+    ordered: tuple[int, float] = (0, 0.0)
+    #: When the clocks before were complete.
+    complete_s: float | None = None
     #: When the latest partition was staged.
     news_s: float = 0.0
 
@@ -74,18 +133,17 @@ class Cuts:
     num_partitions : int
     iterations : int
         Clocks that the job trains.
+    bound : LagBound
     """
 
-    def __init__(self, num_partitions: int, iterations: int) -> None:
+    def __init__(self, num_partitions: int, iterations: int, bound: LagBound = NO_BOUND) -> None:
         self._num_partitions = num_partitions
         self._iterations = iterations
         self.committed: Committed | None = None
         self.staging: Staging | None = None
         #: How many were committed, and the bytes that were sent for them.
         self.count = self.size_bytes = 0
-        #: The largest distance of the consistent clock from the first incomplete clock, while ActivePSs owned
-        #: partitions.
-        self.largest_lag = 0
+        self.lag = Lag(bound)
         self._next_id = 1
         self._next_s = 0.0
         #: How many failed in a row, and why the latest did.
@@ -100,7 +158,7 @@ class Cuts:
     def hear(self, report: m.CutStaged | m.CutFailed, now_s: float) -> None:
         """Record a server's report; reports about other cuts are stale and ignored."""
         staging = self.staging
-        if staging is None or report.cut_id != staging.cut_id or report.partition in staging.parts:
+        if staging is None or report.cut_id != staging.number or report.partition in staging.parts:
             return
         if isinstance(report, m.CutStaged):
             staging.parts[report.partition], staging.news_s = report, now_s
@@ -127,7 +185,8 @@ class Cuts:
         if self.committed is not None and checkpoint != self.committed.point.checkpoint:
             self.committed = None
         if self.committed is not None:
-            self.note_lag(completed)
+            self.note_lag(completed, now_s)
+        self.lag.restart(now_s)
         self._next_s, self._latest = now_s, -1 if self.committed is None else self.committed.clock
 
     def forget(self, servers: Collection[MemberId]) -> list[e.Command]:
@@ -135,6 +194,7 @@ class Cuts:
         if self._is_over:
             return []
         self.committed = self.staging = None
+        self.lag.restart(None)
         self._failures, self._is_over = 0, True
         return [command for name in servers for command in self.dropped(name)]
 
@@ -170,18 +230,29 @@ class Cuts:
             self.staging, self._next_s = None, now_s
         if self.staging is None:
             clock = self._clock(job)
-            if now_s < self._next_s or clock is None or not backups:
+            if clock is None or not backups or not self._is_due(job.completed, now_s):
                 return []
-            self.staging, self._latest = Staging(self._next_id, clock, backups), clock
+            self.staging = Staging(self._next_id, clock, backups=backups, ordered=(job.completed, now_s))
+            self._latest = clock
             self._next_id, self._is_over = self._next_id + 1, False
         return list(self._pursue(self.staging, job, now_s))
 
-    def note_lag(self, completed: int) -> int:
-        """Return by how many clocks the job would roll back now; also updates the largest such number."""
-        consistent = self.committed.point.clock if self.committed is not None else 0
-        found = max(0, completed - consistent)
-        self.largest_lag = max(self.largest_lag, found)
-        return found
+    @property
+    def consistent_clock(self) -> int:
+        """The clock to which the job rolls back if it loses an ActivePS."""
+        return self.committed.point.clock if self.committed is not None else 0
+
+    def note_lag(self, completed: int, now_s: float) -> None:
+        """Note by how much the job would roll back now; ``completed`` is the first incomplete clock."""
+        self.lag.note(completed - self.consistent_clock, now_s)
+
+    def _is_due(self, completed: int, now_s: float) -> bool:
+        """Return whether a cut is due: the pause is over, or the lag would exceed its bound."""
+        if now_s >= self._next_s:
+            return True
+        # A cut that failed is not retried without a pause.
+        in_order = self.committed is not None and not self._failures
+        return in_order and self.lag.needs_cut(completed - self.consistent_clock, now_s)
 
     def _clock(self, job: CheckpointContext) -> int | None:
         """Return the clock of a cut that is ordered now: no worker has started it; None if the job ends before."""
@@ -189,37 +260,36 @@ class Cuts:
         return clock if clock < self._iterations else None
 
     def _pursue(self, staging: Staging, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
-        membership, completed = job.membership, job.completed
-        if staging.reached_s is None and completed > staging.clock:
-            staging.reached_s = staging.news_s = now_s
+        staging.note(job.completed, now_s)
+        if staging.complete_s is None and job.completed >= staging.clock:
+            staging.complete_s = now_s
         if len(staging.parts) == self._num_partitions:
             # The results of the clocks before belong to the cut.
-            if completed >= staging.first:
-                self._commit(staging, int(staging.first), now_s)
-        elif staging.reached_s is not None and now_s - staging.news_s >= PATIENCE_S:
-            missing = [p for p in range(self._num_partitions) if p not in staging.parts]
+            if job.completed >= staging.first:
+                self._commit(staging, int(staging.first), job.completed, now_s)
+        elif now_s - max(staging.reached_s, staging.news_s) >= PATIENCE_S:
+            missing = staging.missing(self._num_partitions)
             self.abandon(f"partitions {missing} were not copied in {PATIENCE_S:g} s", now_s)
-        elif membership.version != staging.version or now_s - staging.sent_s >= RESEND_S:
-            owners = {owner for p, owner in enumerate(membership.partitions.owners) if p not in staging.parts}
-            everyone = membership.version != staging.version
-            staging.version, staging.sent_s = membership.version, now_s
+        elif receivers := staging.receivers(job.membership, now_s):
             kept = self.committed.clock if self.committed is not None else -1
-            order = m.TakeCut(staging.cut_id, staging.clock, kept, staging.backups)
-            for name in membership.servers if everyone else sorted(owners):
+            order = m.TakeCut(staging.number, staging.clock, kept, staging.backups)
+            for name in receivers:
                 yield e.Send(name, order)
 
-    def _commit(self, staging: Staging, first: int, now_s: float) -> None:
+    def _commit(self, staging: Staging, first: int, completed: int, now_s: float) -> None:
         parts = [staging.parts[p] for p in range(self._num_partitions)]
         point = RestorePoint(cut_name(staging.clock), first)
         self.committed, self.staging = Committed(staging.clock, point, tuple(part.holder for part in parts)), None
         self.count, self._failures = self.count + 1, 0
         self.size_bytes += sum(part.size_bytes for part in parts)
-        took_s = now_s - (staging.reached_s if staging.reached_s is not None else now_s)
-        self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * took_s)
+        self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * (now_s - staging.reached_s))
+        at_clock, at_s = staging.ordered
+        self.lag.took(completed - at_clock, now_s - at_s)
+        self.lag.restart(staging.complete_s)
 
     def validate(self) -> None:
         """Assert the invariants of the cuts."""
         if self.staging is not None:
-            assert self.staging.cut_id < self._next_id and self.staging.clock < self._iterations
+            assert self.staging.number < self._next_id and self.staging.clock < self._iterations
             assert self.committed is None or self.committed.clock < self.staging.clock
         assert self.committed is None or len(self.committed.holders) == self._num_partitions

@@ -411,7 +411,7 @@ class SkipSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeCut:
+class CopyForCut:
     """Copy the partition before anything changes it, keep the copy, and send it to its BackupPS."""
 
     cut_id: int
@@ -474,7 +474,7 @@ ServerCommand = (
     | DropPartition
     | TakeSnapshot
     | SkipSnapshot
-    | TakeCut
+    | CopyForCut
     | SkipCut
     | StoreCut
     | DropCut

@@ -201,20 +201,19 @@ class Served:
 
     def take(self, state: PartitionState, out: Commands) -> None:
         """Copy a partition for the ordered checkpoint and the ordered cut, once it has reached their clock."""
-        checkpoint, cut, partition, clocks = self._checkpoint, self._cut, state.partition, state.clocks
-        if checkpoint is not None and checkpoint.is_reached(state):
-            if self._bsp and clocks.completed > checkpoint.clock:
-                why = f"it was at clock {clocks.completed} when the checkpoint of clock {checkpoint.clock} was ordered"
-                out.append(s.SkipSnapshot(checkpoint.number, partition, why))
+        partition, clocks = state.partition, state.clocks
+        for due in (self._checkpoint, self._cut):
+            if due is None or not due.is_reached(state):
+                continue
+            if self._bsp and clocks.completed > due.clock:
+                what, skip = ("cut", s.SkipCut) if due is self._cut else ("checkpoint", s.SkipSnapshot)
+                why = f"it was at clock {clocks.completed} when the {what} of clock {due.clock} was ordered"
+                out.append(skip(due.number, partition, why))
+            elif due is self._cut:
+                counters = self.cuts.setdefault(partition, {})[due.clock] = clocks.counters()
+                out.append(s.CopyForCut(due.number, partition, due.clock, counters))
             else:
-                out.append(s.TakeSnapshot(checkpoint.number, partition, clocks.counters()))
-        if cut is not None and cut.is_reached(state):
-            if self._bsp and clocks.completed > cut.clock:
-                why = f"it was at clock {clocks.completed} when the cut of clock {cut.clock} was ordered"
-                out.append(s.SkipCut(cut.number, partition, why))
-            else:
-                counters = self.cuts.setdefault(partition, {})[cut.clock] = clocks.counters()
-                out.append(s.TakeCut(cut.number, partition, cut.clock, counters))
+                out.append(s.TakeSnapshot(due.number, partition, clocks.counters()))
 
     def order_cut(self, event: s.CutOrdered, out: Commands) -> None:
         """Start a cut, unless it or a later one was ordered before; drop the copies of all others but the kept one."""
@@ -527,6 +526,9 @@ class ServerState:
             for partition, state in sorted(self.partitions.items()):
                 self._stop_plan(state, plan_id, out)
                 if state.holding is Holding.FORMER:
+                    # The new owner may have been a standing follower, which no plan brought.
+                    for name in list(state.followers):
+                        self._served.stop_sending(state, name, out)
                     state.holding = Holding.DROPPED
                     out.append(s.DropPartition(partition))
         out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))

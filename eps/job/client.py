@@ -9,7 +9,6 @@ import atexit
 import json
 import os
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,6 @@ from eps.errors import (
     JobNotFoundError,
     PeerUnavailableError,
     PlanError,
-    ResourceError,
     RpcError,
     TrainingError,
 )
@@ -218,6 +216,7 @@ class Job:
         *,
         workers: int = 0,
         servers: int = 0,
+        reliable: int = 0,
         python: str = "",
         detach: bool = False,
         on_begin: Callable[[str, Sequence[str]], None] | None = None,
@@ -228,8 +227,9 @@ class Job:
         Parameters
         ----------
         name : str
-        workers, servers : int
-            0 keeps the size that the job had, or was to have, at the checkpoint.
+        workers, servers, reliable : int
+            0 keeps the size that the job had, or was to have, at the checkpoint.  ``reliable`` is for a job on reliable
+            containers alone.
         python : str
             On YARN, the interpreter or archive to use instead; empty keeps that of the job.
         detach, warm
@@ -256,12 +256,13 @@ class Job:
         if is_on_yarn(directory):
             if warm is not None:
                 warm.cancel()
-            return cls._resume_on_yarn(directory, (workers, servers, python), on_begin, is_tied=not detach)
+            size = workers, servers, reliable
+            return cls._resume_on_yarn(directory, size, python, on_begin, is_tied=not detach)
         warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
             from eps.job.resume import prepare_resume
 
-            resumed = prepare_resume(name, workers, servers, python)
+            resumed = prepare_resume(name, workers, servers, python, reliable=reliable)
             if on_begin is not None:
                 on_begin(resumed.describe(), resumed.warnings)
             handle = resumed.prepared.start(tied=not detach, warm=warm)
@@ -274,7 +275,8 @@ class Job:
     def _resume_on_yarn(
         cls,
         directory: JobDir,
-        size_and_python: tuple[int, int, str],
+        size: tuple[int, int, int],
+        python: str,
         on_begin: Callable[[str, Sequence[str]], None] | None,
         *,
         is_tied: bool,
@@ -286,7 +288,8 @@ class Job:
 
         place = shared_application.current()
         settle(directory)
-        resumed = prepare_resume(directory.name, *size_and_python, check_prepared if place is None else None)
+        (workers, servers, reliable), check = size, check_prepared if place is None else None
+        resumed = prepare_resume(directory.name, workers, servers, python, check, reliable=reliable)
         if on_begin is not None:
             on_begin(resumed.describe(), resumed.warnings)
         if place is not None:
@@ -492,18 +495,20 @@ class Job:
         servers: int = 0,
         reliable: int = 0,
         transient: int = 0,
+        containers: Sequence[str] = (),
         wait: bool = True,
         request_id: str = "",
     ) -> ChangeRecord:
         """Change the number of workers and of servers by one plan: ``scale(workers=+2, servers=-1)``.
 
-        For a job on reliable and transient containers change their number: ``scale(transient=+2)``.  The latest members
-        and containers are removed first; see :meth:`change`.
+        For a job on reliable and transient containers change their number, ``scale(transient=+2)``, or remove
+        ``containers`` by name.  Otherwise the latest members and containers are removed first; see :meth:`change`.
         """
         sizes = {"workers": workers, "servers": servers, "reliable": reliable, "transient": transient}
         if wrong := [f"{role} is {number!r}" for role, number in sizes.items() if type(number) is not int]:
             raise ConfigError(f"{wrong[0]}, but must be a whole number such as 2 or -1")
-        text = ",".join(f"{role}={number:+d}" for role, number in sizes.items() if number)
+        parts = [f"{role}={number:+d}" for role, number in sizes.items() if number]
+        text = ",".join([*parts, *([f"containers=-{','.join(containers)}"] if containers else [])])
         return self.change(Operation.SCALE, text, wait=wait, request_id=request_id)
 
     def change(
@@ -575,6 +580,8 @@ class Job:
         check_request_id(request_id)
         operation = change.operation
         request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
+        if change.by_scale:
+            operation = Operation.SCALE
         if operation in (Operation.SCALE, Operation.TIERS):
             request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
         elif operation.adds:
@@ -895,44 +902,3 @@ def find_directory(name: str) -> JobDir:
         from eps.job.yarn.staged_jobs import restore
 
         return restore(name, error)
-
-
-class SpareSupervisor:
-    """A supervisor that waits for the next job; thread-safe.  It ends with this process.
-
-    The imports of a job's processes take longer than the rest of its start; the spare supervisor has made them already.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spare: WarmSupervisor | None = None
-        self._closed = False
-
-    def take(self) -> WarmSupervisor:
-        """Return the spare supervisor, or start one.
-
-        Raises
-        ------
-        ResourceError
-            The process cannot be started.
-        """
-        with self._lock:
-            spare, self._spare = self._spare, None
-        return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
-
-    def refill(self) -> None:
-        """Start a spare supervisor.  Call it when no job is starting: its imports take a core for half a second."""
-        with self._lock:
-            if self._spare is None and not self._closed:
-                try:
-                    self._spare = WarmSupervisor(ENTRY_POINTS)
-                except ResourceError:
-                    # The next take() raises the error.
-                    self._spare = None
-
-    def close(self) -> None:
-        """Stop the spare supervisor.  Idempotent."""
-        with self._lock:
-            spare, self._spare, self._closed = self._spare, None, True
-        if spare is not None:
-            spare.cancel()

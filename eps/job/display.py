@@ -101,6 +101,9 @@ def asked_text(change: Mapping[str, Any]) -> str:
         return "followers"
     if change["operation"] == Operation.TIERS and not change["asked"]:
         return "tiers"
+    if change.get("text"):
+        return str(change["text"])
+    # A change of an earlier version.
     is_scale = change["operation"] in (Operation.SCALE, Operation.TIERS)
     return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
@@ -240,7 +243,8 @@ def loss_texts(status: Mapping[str, Any]) -> list[str]:
     for (reason, clock, what), names in together.items():
         # The clock is -1 before the first iteration.
         when = f"at clock {clock}" if clock >= 0 else f"before {'its' if len(names) == 1 else 'their'} first iteration"
-        lines.append(f"lost {', '.join(names)} ({reason}) {when}; {what}")
+        # At the start the next container of a member has its name.
+        lines.append(f"lost {', '.join(dict.fromkeys(names))} ({reason}) {when}; {what}")
     lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"
@@ -643,8 +647,9 @@ def tiers_texts(status: Status) -> list[str]:
         return [f"tiers: {stages_text(status)}"]
     texts = [f"stage {tiers['stage']} (rule {tiers['rule']}): {tiers['reason']}"]
     if tiers["stage"] > 1:
-        behind = f"{_clocks_text(tiers['lag'])} behind, at most {_clocks_text(tiers['largest_lag'])} so far"
+        behind = f"{_lag_text(tiers, '')} behind, at most {_lag_text(tiers, 'largest_')} so far"
         texts.append(f"consistent clock {tiers['consistent_clock']}: {behind}")
+        texts += [f"the lag exceeds its bound: {tiers['lag_missed']}"] if tiers.get("lag_missed") else []
     return texts + ([f"{_clocks_text(tiers['rolled_back'])} computed again"] if tiers["rolled_back"] else [])
 
 
@@ -657,8 +662,14 @@ def stages_text(report: Mapping[str, Any]) -> str:
     changes = sum(before != after for before, after in pairwise(stages))
     parts = [f"stage {stages[-1]} at the end", f"{changes} change{'' if changes == 1 else 's'} of stage"]
     if tiers["largest_lag"]:
-        parts.append(f"backups at most {_clocks_text(tiers['largest_lag'])} behind")
+        parts.append(f"backups at most {_lag_text(tiers, 'largest_')} behind")
     return "; ".join([*parts, f"{_clocks_text(tiers['rolled_back'])} computed again"])
+
+
+def _lag_text(tiers: Mapping[str, Any], which: str) -> str:
+    """Return the current or the ``largest_`` lag: ``4 clocks (1.2 s)``; jobs of earlier versions have no seconds."""
+    seconds = f" ({seconds_text(tiers[which + 'lag_s'])})" if which + "lag_s" in tiers else ""
+    return _clocks_text(tiers[which + "lag"]) + seconds
 
 
 def _clocks_text(number: int) -> str:

@@ -10,7 +10,7 @@ from eps.cluster.supervisor.process import MASTER, SUPERVISOR
 ENTRY_POINTS: dict[str, str] = {
     SUPERVISOR: "eps.spec.runtime:compile_kernels",
     MASTER: "eps.master.main:run",
-    "server": "eps.server.main:run",
-    "worker": "eps.worker.main:run",
-    "server+worker": "eps.job.host:run",
+    "server": "eps.job.member:run",
+    "worker": "eps.job.member:run",
+    "server+worker": "eps.job.member:run",
 }

@@ -230,7 +230,7 @@ class Master:
         self._endpoint.announce(state.masters.generation)
         self._checkpoints.begin(pending_name(state.checkpoints))
         self._pulse.start()
-        self._execute(self._job.first_commands)
+        self._carry_out(self._job.first_commands)
         while self._ended is None:
             self._step_next()
         self._farewell()
@@ -275,7 +275,10 @@ class Master:
         self._resources.beat(clock + len(state.members.memberships), patience_s, clock=clock)
 
     def _step(self, event: e.Event) -> None:
-        commands = self._job.step(event)
+        self._carry_out(self._job.step(event))
+
+    def _carry_out(self, commands: list[e.Command]) -> None:
+        """Execute the commands of one step."""
         if self._watch is not None:
             self._watch(self._job.state, False)
         self._execute(commands)

@@ -176,9 +176,12 @@ def change_entry(
         # The clock of a change that --at requested.
         "asked_at": plan.asked_at,
         "asked": plan.change.asked,
+        # As the user wrote it.
+        "text": str(plan.change),
         "names": [*plan.added, *plan.removed],
         "added": list(plan.added),
         "removed": list(plan.removed),
+        **_containers(plan),
         "phase": str(plan.phase),
         "reason": plan.reason,
         "seconds": {str(phase): round(t - asked_s, 6) for phase, t in plan.reached_s.items()},
@@ -190,6 +193,13 @@ def change_entry(
         # False until an iteration has ended after the plan, because the current one may still be slowed down.
         "settled": plan.ended and bool(completed_s) and completed_s[-1] >= ended,
     }
+
+
+def _containers(plan: Plan) -> dict[str, Any]:
+    """Return the ``containers`` that a change requests and releases, for a job on reliable and transient containers."""
+    if plan.change.operation is not Operation.TIERS:
+        return {}
+    return {"containers": {"added": list(plan.requested), "removed": list(plan.releases)}}
 
 
 def _went_back_s(state: Job) -> list[float]:
@@ -257,7 +267,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "membership_version": membership.version if membership else 0,
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
-        **tiers_entry(state),
+        **tiers_entry(state, now_s),
         "members": [
             _member(state, name, role, held.get(role, {}).get(name, []), now_s, runtime.spec.on)
             for name in (sorted(state.members.by_name) if running else ())
@@ -283,7 +293,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
     }
 
 
-def tiers_entry(state: Job) -> dict[str, Any]:
+def tiers_entry(state: Job, now_s: float) -> dict[str, Any]:
     """Return ``tiers`` of a job on reliable and transient containers, as the only key; nothing for other jobs."""
     if state.hosting is None:
         return {}
@@ -293,19 +303,25 @@ def tiers_entry(state: Job) -> dict[str, Any]:
     ahead = "" if hosting.decided == stage else f"stage {hosting.decided} is next: "
     clocks_lost = sum(max(0, back.clock - max(0, back.to)) for back in state.recovery.goings_back)
     consistent = completed = max(0, min(state.progress.completed, state.settings.iterations))
-    exposed = membership is not None and hosting.is_exposed(membership.partitions.owners, state.members)
-    if exposed and state.state is not JobState.FINISHED:
-        consistent = cuts.committed.point.clock if cuts.committed is not None else 0
+    # In stage 1 nothing that is complete can be lost with a transient container.
+    lags = membership is not None and hosting.is_exposed(membership.partitions.owners, state.members)
+    lags = lags and state.state is not JobState.FINISHED
+    if lags:
+        consistent = cuts.consistent_clock
+    lag_s = cuts.lag.seconds(now_s) if lags else 0.0
     return {
         "tiers": {
             "rule": str(hosting.rule),
             "stage": stage,
             "reason": ahead + hosting.reason,
             "stages": stages,
-            # In stage 1 nothing that is complete can be lost with a transient container.
             "consistent_clock": consistent,
             "lag": completed - consistent,
-            "largest_lag": cuts.largest_lag,
+            "lag_s": round(lag_s, 3),
+            "largest_lag": cuts.lag.largest,
+            "largest_lag_s": round(max(cuts.lag.largest_s, lag_s), 3),
+            # Which bound the lag exceeds now, and why.
+            "lag_missed": cuts.lag.missed(completed - consistent, now_s) if lags else "",
             "cuts": cuts.count,
             "cut_bytes": cuts.size_bytes,
             "rolled_back": clocks_lost,
@@ -408,7 +424,7 @@ def report(
         "losses": [loss_entry(loss) for loss in state.recovery.losses],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back],
         "evictions": evictions_entry(state),
-        **tiers_entry(state),
+        **tiers_entry(state, now_s),
         "generation": state.masters.generation,
         "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},
         "ledger": ledger_entry(runtime, ledger),

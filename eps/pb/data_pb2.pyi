@@ -144,7 +144,7 @@ class ExchangeReply(_message.Message):
     def __init__(self, accepted: _Optional[_Iterable[int]] = ..., pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
-    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "keysets")
+    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "keysets", "changed_only", "kept", "checksum")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,9 @@ class PartitionSnapshot(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
     KEYSETS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     plan_id: int
     partition: int
     sequence: int
@@ -161,7 +164,10 @@ class PartitionSnapshot(_message.Message):
     applied: int
     duplicates_refused: int
     keysets: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., keysets: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    changed_only: bool
+    kept: int
+    checksum: str
+    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., keysets: _Optional[_Iterable[bytes]] = ..., changed_only: _Optional[bool] = ..., kept: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
 
 class PartitionCut(_message.Message):
     __slots__ = ("incarnation", "cut_id", "partition", "clock", "kept", "next_clock", "applied", "duplicates_refused", "changed_only", "checksum")

@@ -27,7 +27,7 @@ from eps.net.messages.exchange import Lean, PushPart
 from eps.pb import data_pb2 as pb
 from eps.server.checks import update_data
 from eps.server.copier import Copier
-from eps.server.cuts import Cuts
+from eps.server.cuts import CutCopies
 from eps.server.followers import Followers
 from eps.server.open_requests import DeferredAnswer, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore, UpdateData
@@ -193,7 +193,7 @@ class Commands:
         partitions: Partitions,
         followers: Followers,
         writer: Copier[m.TakeCheckpoint, s.TakeSnapshot],
-        cuts: Cuts,
+        cuts: CutCopies,
         lean: Lean,
         report: Callable[[m.Report], None],
     ) -> None:
@@ -214,7 +214,7 @@ class Commands:
             s.Fail: self._fail,
             s.RefuseStale: self._refuse_stale,
             s.RefusePassed: self._refuse_passed,
-            s.SendSnapshot: followers.send_snapshot,
+            s.SendSnapshot: self._send_snapshot,
             s.SendUpdate: followers.send_update,
             s.SendPromote: followers.send_promote,
             s.StopSending: followers.stop_sending,
@@ -225,7 +225,7 @@ class Commands:
             s.DropPartition: self._drop_partition,
             s.TakeSnapshot: writer.take,
             s.SkipSnapshot: writer.skip,
-            s.TakeCut: cuts.take,
+            s.CopyForCut: cuts.take,
             s.SkipCut: cuts.copier.skip,
             s.StoreCut: self._store_cut,
             s.DropCut: cuts.drop,
@@ -315,6 +315,9 @@ class Commands:
         _part(command.request).refuse(self.stale())
 
     # ---- messages of owners
+
+    def _send_snapshot(self, command: s.SendSnapshot) -> None:
+        self._followers.send_snapshot(command, self._cuts.copy_on(command.to, command.partition))
 
     def _install_snapshot(self, command: s.InstallSnapshot) -> None:
         request = _transfer(command.request)

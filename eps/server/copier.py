@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 NICENESS = 10
 
 Order = TypeVar("Order")
-Take = TypeVar("Take", s.TakeSnapshot, s.TakeCut)
+Take = TypeVar("Take", s.TakeSnapshot, s.CopyForCut)
 GivenOrder = TypeVar("GivenOrder", contravariant=True)
 GivenTake = TypeVar("GivenTake", contravariant=True)
 

@@ -38,7 +38,20 @@ class CutOrder:
     incarnation: int
 
 
-class Cuts:
+@dataclass(frozen=True, slots=True)
+class KeptCopy:
+    """A copy of a partition that its owner and its BackupPS have."""
+
+    clock: int
+    arrays: Snapshot
+
+    def changes(self, arrays: Snapshot) -> tuple[Snapshot, str] | None:
+        """Return the keys that differ from the copy, and the checksum of all; None if that is not smaller."""
+        changed = changed_keys(arrays, self.arrays)
+        return None if changed is None else (changed, checksum_of(b"", arrays))
+
+
+class CutCopies:
     """The copies on one server, of its own partitions and as BackupPS.
 
     Called with the server's lock held, unless stated otherwise.
@@ -73,7 +86,9 @@ class Cuts:
         self._lock = lock
         #: By partition and clock: the number of the cut, 0 for an owner's copy, and the copy; None until it is made.
         self._kept: dict[tuple[int, int], tuple[int, Snapshot | None]] = {}
-        self.copier: Copier[CutOrder, s.TakeCut] = Copier("cut", name, self, partitions, lock, report)
+        #: Partition -> clock and BackupPS of the latest copy that was sent.
+        self._sent: dict[int, tuple[int, MemberId]] = {}
+        self.copier: Copier[CutOrder, s.CopyForCut] = Copier("cut", name, self, partitions, lock, report)
 
     # ---- orders and commands
 
@@ -81,7 +96,7 @@ class Cuts:
         """Start a cut, or repeat its reports; call without the lock."""
         self.copier.order(CutOrder(order.cut_id, order.kept, order.backups, incarnation))
 
-    def take(self, command: s.TakeCut) -> None:
+    def take(self, command: s.CopyForCut) -> None:
         """Copy a partition before anything changes it, keep the copy and send it."""
         self._kept[command.partition, command.clock] = command.cut_id, None
         self.copier.take(command)
@@ -98,15 +113,21 @@ class Cuts:
         """Return a copy, which must not be changed; None if it is not kept."""
         return self._kept.get((partition, clock), (0, None))[1]
 
+    def copy_on(self, server: MemberId, partition: int) -> KeptCopy | None:
+        """Return the latest copy that was sent to this BackupPS; None if there is none, or it is not kept here."""
+        clock, backup = self._sent.get(partition, (0, ""))
+        found = self.find(partition, clock) if backup == server else None
+        return None if found is None else KeptCopy(clock, found)
+
     # ---- the copier's sink
 
-    def copied(self, command: s.TakeCut, arrays: Snapshot) -> None:
+    def copied(self, command: s.CopyForCut, arrays: Snapshot) -> None:
         """Keep a new copy, unless it was dropped meanwhile."""
         key = command.partition, command.clock
         if key in self._kept and self._kept[key][0] == command.cut_id:
             self._kept[key] = command.cut_id, arrays
 
-    def deliver(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot) -> m.Report:
+    def deliver(self, order: CutOrder, command: s.CopyForCut, arrays: Snapshot) -> m.Report:
         """Send a copy to its BackupPS, unless that is this server; called without the lock."""
         partition = command.partition
         backup = m.backup_of(partition, self._name, order.backups)
@@ -116,6 +137,8 @@ class Cuts:
         with self._lock:
             self.copied(command, arrays)
         size_bytes = 0 if backup.target == self._name else self._send(order, command, arrays, backup)
+        with self._lock:
+            self._sent[partition] = command.clock, backup.target
         completed = command.counters.completed
         return m.CutStaged(self._name, command.cut_id, partition, backup.target, size_bytes, completed)
 
@@ -123,7 +146,7 @@ class Cuts:
         """Return the report of a partition that was not copied or sent."""
         return m.CutFailed(self._name, number, partition, why)
 
-    def received(self, part: pb.PartitionCut, arrays: Snapshot) -> Snapshot:
+    def received(self, part: pb.PartitionCut | pb.PartitionSnapshot, arrays: Snapshot) -> Snapshot:
         """Return the whole copy that a message describes; call without the lock.
 
         Raises
@@ -142,7 +165,7 @@ class Cuts:
             raise TransferError(f"{self._name} has another copy of partition {part.partition} at clock {part.kept}")
         return found
 
-    def _send(self, order: CutOrder, command: s.TakeCut, arrays: Snapshot, backup: m.Target) -> int:
+    def _send(self, order: CutOrder, command: s.CopyForCut, arrays: Snapshot, backup: m.Target) -> int:
         """Send a copy, or the keys that have changed since the committed cut; return the number of bytes.
 
         Raises
@@ -152,16 +175,16 @@ class Cuts:
         """
         with self._lock:
             base = self.find(command.partition, order.kept)
-        changed = None if base is None else changed_keys(arrays, base)
-        if changed is not None:
+        changes = None if base is None else KeptCopy(order.kept, base).changes(arrays)
+        if changes is not None:
             try:
-                return self._request(order, command, backup, changed, checksum_of(b"", arrays))
+                return self._request(order, command, backup, *changes)
             except TransferError as error:
                 logger.info("S[%s] the whole partition is sent: %s", self._name, error)
         return self._request(order, command, backup, arrays)
 
     def _request(
-        self, order: CutOrder, command: s.TakeCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
+        self, order: CutOrder, command: s.CopyForCut, backup: m.Target, arrays: Snapshot, checksum: str = ""
     ) -> int:
         """Send these arrays; with the checksum of the whole copy if they are only the changed keys."""
         header = x.simple(

@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -17,10 +17,11 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError, TransferError
 from eps.net.arrays.api import Message, Peers, Seal
 from eps.net.messages import exchange as x
-from eps.server.partition_store import UpdateData
+from eps.server.cuts import KeptCopy
+from eps.server.partition_store import Snapshot, UpdateData
 from eps.server.partitions import Partitions
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,25 @@ class Transfer:
     size_bytes: int
     #: The event for the server's state when it is acknowledged.
     acked: s.UpdateAcked | None = None
+    #: Returns a shorter message, which the follower may refuse; None if there is none.
+    shorten: Callable[[], Message | None] | None = None
+    #: What is sent if it refuses the shorter one, which is :attr:`message` then.
+    whole: Message | None = None
     sent: Future[Message] | None = None
+
+    def prepare(self) -> None:
+        """Shorten the message if possible; takes long, so only the sending thread does it."""
+        shorten, self.shorten = self.shorten, None
+        shorter = None if shorten is None else shorten()
+        if shorter is not None:
+            self.message, self.whole = shorter, self.message
+
+    def refused(self) -> bool:
+        """Go back to the whole message; return whether that was another one."""
+        if self.whole is None:
+            return False
+        self.message, self.whole, self.sent = self.whole, None, None
+        return True
 
 
 class FollowerStream:
@@ -148,7 +167,11 @@ class FollowerStream:
             try:
                 for transfer in window:
                     if transfer.sent is None:
+                        transfer.prepare()
                         transfer.sent = self._peers.to(self.address).request(transfer.message)
+                    if transfer.whole is not None:
+                        # If it is refused, the updates after it must arrive after the whole snapshot.
+                        break
                 # Later ones are awaited after it.
                 self._await(window[0])
             except PeerUnavailableError as error:
@@ -162,6 +185,11 @@ class FollowerStream:
                         transfer.sent = None
                     if self._changed.wait_for(lambda: self._stopped, RECONNECT_S):
                         return
+                continue
+            except TransferError as error:
+                if not window[0].refused():
+                    raise
+                logger.info("the whole partition is sent: %s", error)
                 continue
             except TakenOverError as error:
                 # The next membership takes this partition away, if this server is still in the job.  Other partitions
@@ -221,27 +249,37 @@ class Followers:
 
     # ---- commands
 
-    def send_snapshot(self, command: s.SendSnapshot) -> None:
-        """Copy a partition and send the copy."""
+    def send_snapshot(self, command: s.SendSnapshot, kept: KeptCopy | None) -> None:
+        """Copy a partition and send the copy; of a follower that has ``kept``, only the keys that changed since."""
         partition, plan_id, counters = command.partition, command.plan_id, command.counters
         blob, size_bytes = self._partitions.stores[partition].snapshot()
         # Key sets move with the partition, so that no worker has to resend its keys.
         keysets = self._partitions.keysets.of(partition)
-        header = x.simple(
-            "snapshot",
-            plan_id=plan_id,
-            partition=partition,
-            sequence=command.sequence,
-            completed=counters.completed,
-            next_clock=counters.next_clock,
-            applied=counters.applied,
-            duplicates_refused=counters.duplicates_refused,
-            keysets=tuple(keysets),
-        )
-        # The stream's thread computes the checksum.
-        message = Message(header, (*blob, *keysets.values()), Seal())
+
+        def message(arrays: Snapshot, **fields: object) -> Message:
+            header = x.simple(
+                "snapshot",
+                plan_id=plan_id,
+                partition=partition,
+                sequence=command.sequence,
+                completed=counters.completed,
+                next_clock=counters.next_clock,
+                applied=counters.applied,
+                duplicates_refused=counters.duplicates_refused,
+                keysets=tuple(keysets),
+                **fields,
+            )
+            # The stream's thread computes the checksum.
+            return Message(header, (*arrays, *keysets.values()), Seal())
+
+        def shorten() -> Message | None:
+            changes = None if kept is None else kept.changes(blob)
+            if kept is None or changes is None:
+                return None
+            return message(changes[0], changed_only=True, kept=kept.clock, checksum=changes[1])
+
         acked = s.UpdateAcked(plan_id, partition, command.to, command.sequence)
-        self._stream(plan_id, command.to).send(Transfer(message, size_bytes, acked))
+        self._stream(plan_id, command.to).send(Transfer(message(blob), size_bytes, acked, shorten))
 
     def send_update(self, command: s.SendUpdate) -> None:
         """Send the kept update of a partition."""
@@ -290,7 +328,9 @@ class Followers:
         acked, seal = transfer.acked, transfer.message.seal
         if acked is not None and seal is not None:
             name = self._state.name
-            sent = m.PartitionSent(name, acked.plan_id, acked.partition, transfer.size_bytes, seal.left)
+            saved_bytes = 0 if transfer.whole is None else transfer.whole.size_bytes - transfer.message.size_bytes
+            size_bytes = transfer.size_bytes - saved_bytes
+            sent = m.PartitionSent(name, acked.plan_id, acked.partition, size_bytes, seal.left)
             return replace(acked, sent=sent)
         return acked
 

@@ -72,6 +72,8 @@ def with_changes(base: Snapshot, changed: Snapshot) -> list[np.ndarray]:
     TransferError
         The arrays do not fit ``base``.
     """
+    if len(changed) != len(base) + 1:
+        raise TransferError(f"changed keys came as {len(changed)} arrays; expected {len(base) + 1}")
     *found, positions = changed
     size, ascends = len(base[1]), positions.dtype == np.int32 and positions.ndim == 1
     if ascends and len(positions):
@@ -79,9 +81,8 @@ def with_changes(base: Snapshot, changed: Snapshot) -> list[np.ndarray]:
     if not ascends:
         raise TransferError(f"changed keys have positions that are not ascending from 0 to {size - 1}")
     per_key = _per_key(base)
-    fits = len(found) == len(base)
-    if not fits or any(found[i].shape != positions.shape or found[i].dtype != base[i].dtype for i in per_key):
-        raise TransferError(f"changed keys came as {len(found)} arrays that do not fit the partition")
+    if any(found[i].shape != positions.shape or found[i].dtype != base[i].dtype for i in per_key):
+        raise TransferError("changed keys came as arrays that do not fit the partition")
     for i in per_key:
         whole = base[i].copy()
         whole[positions] = found[i]

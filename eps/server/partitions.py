@@ -37,13 +37,15 @@ class KeySets:
     ----------
     keep_clocks : int
         Clocks without use after which a set is evicted.
+    period_clocks : int
+        Clocks after which the set of a split that does not draw batches comes again.
     """
 
-    def __init__(self, keep_clocks: int = KEYSET_CLOCKS) -> None:
+    def __init__(self, keep_clocks: int = KEYSET_CLOCKS, period_clocks: int = 1) -> None:
         #: Each with the clock of its last use; the least recently used first.
         self._known: OrderedDict[tuple[int, bytes], tuple[np.ndarray, int]] = OrderedDict()
         self._size_bytes = 0
-        self._keep_clocks = keep_clocks
+        self._keep_clocks, self._period_clocks = keep_clocks, period_clocks
         #: The latest clock of a part.
         self._clock = 0
 
@@ -85,8 +87,13 @@ class KeySets:
             self._size_bytes -= forgotten.nbytes
 
     def of(self, partition: int) -> dict[bytes, np.ndarray]:
-        """Return the key sets of a partition, by digest."""
-        return {digest: keys for (owner, digest), (keys, _) in self._known.items() if owner == partition}
+        """Return the key sets of a partition that may come again, by digest: those of drawn batches do not."""
+        since = self._clock - self._period_clocks
+        return {
+            digest: keys
+            for (owner, digest), (keys, used) in self._known.items()
+            if owner == partition and used >= since
+        }
 
     def forget(self, partition: int) -> None:
         """Forget the key sets of a partition."""
@@ -239,7 +246,8 @@ def load_partition(
 
 
 class Partitions:
-    """Partitions by number.  The server's lock guards it; only :meth:`empty` and :meth:`new` are thread-safe.
+    """Partitions by number.  The server's lock guards it; only :meth:`empty`, :meth:`new` and
+    :meth:`copied` are thread-safe.
 
     Parameters
     ----------
@@ -253,7 +261,7 @@ class Partitions:
         self._van = van
         self.stores: dict[int, PartitionStore] = {}
         # Each part of the splits has its own key set, which comes again after a clock of each part.
-        self.keysets = KeySets(KEYSET_CLOCKS + runtime.model.parts)
+        self.keysets = KeySets(KEYSET_CLOCKS + runtime.model.parts, runtime.model.parts)
         #: Partitions restored from a checkpoint that are not in use yet.
         self._restored: dict[int, PartitionStore] = {}
         self._rows = Rows(runtime.ranges, self.stores, self.empty)
@@ -265,6 +273,15 @@ class Partitions:
     def new(self, partition: int, values: np.ndarray | None) -> PartitionStore:
         """Return a partition that is not in use yet."""
         return PartitionStore(self._runtime, partition, values, self.empty, partial(self._rows.memory, partition))
+
+    def copied(self, partition: int, kept: Sequence[np.ndarray]) -> PartitionStore:
+        """Return a partition that is not in use yet, from a copy of ``kept``."""
+        state, values, *others = kept
+        mine = self.empty(len(values))
+        np.copyto(mine, values)
+        found = self.new(partition, None)
+        found.install([state.copy(), mine, *(array.copy() for array in others)])
+        return found
 
     def set_restored(self, stores: dict[int, PartitionStore]) -> None:
         """Set the partitions that were restored from the checkpoint of a start or rollback."""
@@ -278,11 +295,7 @@ class Partitions:
         """
         found = self._restored.pop(partition, None)
         if kept is not None:
-            state, values, *others = kept
-            mine = self.empty(len(values))
-            np.copyto(mine, values)
-            found = self.new(partition, None)
-            found.install([state.copy(), mine, *(array.copy() for array in others)])
+            found = self.copied(partition, kept)
         elif found is None:
             start, stop = self._runtime.ranges[partition]
             found = self.new(partition, initial_values(self._runtime, start, stop))

@@ -27,7 +27,7 @@ from eps.pb import data_pb2 as pb
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
 from eps.server.copier import CheckpointSink, Copier
-from eps.server.cuts import Cuts
+from eps.server.cuts import CutCopies
 from eps.server.followers import Followers, FollowerStream, Transfer
 from eps.server.incoming import Preparations, own_arrays
 from eps.server.open_requests import PendingExchange, PullRequest, PushRequest, TransferRequest
@@ -59,7 +59,7 @@ class ServerShell:
         stores = self._partitions.stores
         sink = CheckpointSink(name, self._checkpoints, report)
         self._writer = Copier("checkpoint", name, sink, stores, self._lock, report)
-        self._cuts = Cuts(name, stores, self._peers, self._lock, report)
+        self._cuts = CutCopies(name, stores, self._peers, self._lock, report)
         self._commands = Commands(
             self._state, self._partitions, self._followers, self._writer, self._cuts, runtime.lean, report
         )
@@ -227,12 +227,16 @@ class ServerShell:
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
-        arrays, found = self._receive(part, message, self._van)
-        # Without the lock, so that the partitions served here do not wait for the copy.
-        store = self._partitions.new(part.partition, None)
+        # Changed keys are no parameters yet.
+        arrays, found = self._receive(part, message, None if part.changed_only else self._van)
         blob, keysets = divided(arrays, len(part.keysets))
         check_keysets(self._runtime, part.partition, part.keysets, keysets)
-        store.install(blob)
+        # Without the lock, so that the partitions served here do not wait for the copy.
+        if part.changed_only:
+            store = self._partitions.copied(part.partition, self._cuts.received(part, blob))
+        else:
+            store = self._partitions.new(part.partition, None)
+            store.install(blob)
         with self._lock:
             for digest, keys in zip(part.keysets, keysets, strict=True):
                 self._partitions.keysets.register(part.partition, digest, keys)

@@ -31,6 +31,8 @@ _RESOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*/)?[A-Za-z][\w.-]*", re.ASCII
 #: Resources with a setting of their own -> the setting.
 _SIZES = {"memory": "memory_mb", "memory-mb": "memory_mb", "vcores": "vcores", "cpu": "vcores"}
 
+MAX_LAG_S = 60.0
+
 
 class Reading(Table, frozen=True):
     """How the data is read."""
@@ -159,8 +161,15 @@ class Containers(Table, frozen=True):
         "seconds; 1: all of them, 0: one of each",
         "PART",
     ] = 0.5
-    memory_mb: Annotated[str, "MB of a container, or by role: 1024,server=4096", "N|ROLE=N"] = "1024,master=512"
-    vcores: Annotated[str, "cores of a container: one number, or by role, as in 1,server=2", "N|ROLE=N"] = "1"
+    memory_mb: Annotated[
+        str,
+        "MB of a container, or by role: 1024,server=4096; by tier, as in reliable=2048, those of a worker and a server "
+        "together; default: their sum",
+        "N|ROLE=N|TIER=N",
+    ] = "1024,master=512"
+    vcores: Annotated[
+        str, "cores of a container: one number, or by role, as in 1,server=2, or by tier", "N|ROLE=N|TIER=N"
+    ] = "1"
     container_timeout_s: Annotated[
         float,
         Meta(ge=0),
@@ -169,16 +178,16 @@ class Containers(Table, frozen=True):
     ] = 0.0
 
     def check(self) -> None:
-        for role in ROLES:
-            self.memory_of(role), self.vcores_of(role)
+        for kind in KINDS:
+            self.memory_of(kind), self.vcores_of(kind)
 
-    def memory_of(self, role: str) -> int:
-        """Return the MB of a container of a role."""
-        return _number_by_role("memory_mb", self.memory_mb, role, "1024,server=4096")
+    def memory_of(self, kind: str) -> int:
+        """Return the MB of a container of a role or tier."""
+        return _size_of("memory_mb", self.memory_mb, kind, "1024,server=4096")
 
-    def vcores_of(self, role: str) -> int:
-        """Return the cores of a container of a role."""
-        return _number_by_role("vcores", self.vcores, role, "1,server=2")
+    def vcores_of(self, kind: str) -> int:
+        """Return the cores of a container of a role or tier."""
+        return _size_of("vcores", self.vcores, kind, "1,server=2")
 
 
 class Tiers(Table, frozen=True):
@@ -198,13 +207,22 @@ class Tiers(Table, frozen=True):
         "a fixed stage: 1 (reliable containers), 2 (half of the transient ones) or 3 (as 2, reliable ones do not work)",
         "NAME",
     ] = "auto"
+    max_lag_clocks: Annotated[
+        int,
+        Meta(ge=0, le=MOST_NUMBER),
+        "stages 2 and 3: most iterations that the job computes again if a transient container fails; the copies on "
+        "reliable ones are updated often enough for that, if the network allows; 0: no limit",
+    ] = 0
+    max_lag_s: Annotated[float, Meta(ge=0), "the same in seconds of training; 0: no limit"] = MAX_LAG_S
 
     def check(self) -> None:
-        if self.stage_rule != "auto" and not self.reliable:
-            raise ConfigError(
-                f"stage_rule is {self.stage_rule!r}, but reliable is 0: only a job on reliable and transient "
-                "containers has stages"
-            )
+        for name, default in (("stage_rule", "auto"), ("max_lag_clocks", 0), ("max_lag_s", MAX_LAG_S)):
+            value = getattr(self, name)
+            if value != default and not self.reliable:
+                raise ConfigError(
+                    f"{name} is {value!r}, but reliable is 0: only a job on reliable and transient containers has "
+                    "stages"
+                )
         if self.transient and not self.reliable:
             raise ConfigError(
                 f"transient is {self.transient}, but reliable is 0: a job needs at least one reliable container, which "
@@ -437,6 +455,17 @@ def _by_role(name: str, text: str, role: str, known: tuple[str, ...] = ROLES) ->
     return found or general
 
 
+def _size_of(name: str, text: str, kind: str, example: str) -> int:
+    """Return a container's number in a setting that may differ by role and by tier.
+
+    Without a number of its own, a container of a tier has those of a worker and a server in sum.  Raises as
+    :func:`_number_by_role`.
+    """
+    named = {part.partition("=")[0].strip() for part in text.split(",") if "=" in part}
+    kinds = tuple(Role) if kind in tuple(Tier) and kind not in named else (kind,)
+    return sum(_number_by_role(name, text, each, example) for each in kinds)
+
+
 def _number_by_role(name: str, text: str, role: str, example: str) -> int:
     """Return a role's number in a setting that may differ by role.
 
@@ -445,7 +474,7 @@ def _number_by_role(name: str, text: str, role: str, example: str) -> int:
     ConfigError
         The role has none, or one below 1.
     """
-    number = whole_number(_by_role(name, text, role))
+    number = whole_number(_by_role(name, text, role, KINDS))
     if not number:
         raise ConfigError(
             f"{name} is {text!r}, but must have a number from 1 on for a {role}: a number without a role holds for all "

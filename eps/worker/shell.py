@@ -17,7 +17,7 @@ from eps.core.membership import Membership
 from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import WorkerState
 from eps.errors import EpsError, ProtocolError
-from eps.net.arrays.api import Message, Peers, Van
+from eps.net.arrays.api import Message, Peers, ReplyTo, Van
 from eps.net.messages.exchange import parse_header, simple
 from eps.spec.runtime import Runtime
 from eps.worker.compute import Program
@@ -235,7 +235,7 @@ class WorkerShell:
         self._transfers.forget(plan_id)
         self._under_way = {(plan, split) for plan, split in self._under_way if plan > plan_id}
 
-    def receive(self, message: Message) -> None:
+    def handle(self, message: Message, reply: ReplyTo) -> None:
         """Store a split that another worker sent, on a thread of the data plane.
 
         Raises
@@ -248,6 +248,7 @@ class WorkerShell:
             # This worker is being added: the commit waits for the warm-up, training does not.
             self.loop.program.warm_up(received.split)
         self._report(received)
+        reply.send(Message(simple("done")))
 
     def prepare(self, servers: Iterable[Address]) -> None:
         """Start connecting to the existing servers, for a worker that joins a running job."""

@@ -186,6 +186,17 @@ def build_parser() -> argparse.ArgumentParser:
         each.add_argument("--seed", type=int, metavar="N", help="random seed; replaces the file's value")
         each.add_argument("--report", metavar="PATH", help="write the report as JSON")
         each.add_argument("--page", metavar="PATH.html", help="write the page: one self-contained HTML file")
+        each.add_argument(
+            "--target",
+            metavar="METRIC=VALUE",
+            help="report when the sweep first found such a value of its metric, as in accuracy=0.97",
+        )
+    for each in (compare, simulate):
+        each.add_argument(
+            "--size",
+            metavar="best",
+            help="best: static tries all sizes (as asked, and 1, 2, 4, ... containers), and the best one is reported",
+        )
     sweep.add_argument(
         "--web", type=int, metavar="PORT", help="serve the page while the sweep runs; 0 picks a free port"
     )

@@ -34,6 +34,7 @@ from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
 from hscheduler.core.training import Training
+from hscheduler.core.use import Use
 
 #: Increase it when the meaning of a field changes and its name does not.
 _MEANING = 3
@@ -41,7 +42,7 @@ _MEANING = 3
 _DATACLASSES: tuple[type, ...] = (
     *typing.get_args(e.Event), *typing.get_args(e.Order),
     Container, Curve, DecisionRecord, Grow, Job, JobRequest, Kill, Pause, Pending, Place, Promote, Resources, Restart,
-    Rungs, Shrink, Start, Stopping, TrialRecord,
+    Rungs, Shrink, Start, Stopping, TrialRecord, Use,
 )  # fmt: skip
 #: Classes whose fields only an instance shows.
 _EXAMPLES: dict[type[Any], Callable[[], object]] = {

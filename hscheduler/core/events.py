@@ -87,6 +87,8 @@ class Iterated:
     durations_s: tuple[float, ...] = ()
     #: Some of its losses since the last event: (seconds before this event, completed iterations, loss).
     losses: tuple[tuple[float, int, float], ...] = ()
+    #: The same of the sweep's metric, if that is measured on other data than the loss.
+    values: tuple[tuple[float, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from hscheduler.core.decisions import Action
 from hscheduler.core.jobs import Job, Phase, Size
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
+from hscheduler.core.use import Use
 
 #: Points of a trial's loss curve.
 CURVE_POINTS = 200
@@ -68,6 +69,10 @@ class TrialRecord:
     last_iteration_s: float | None = field(default=None, compare=False)
     #: Size -> (number, total seconds) of the iterations measured at that size outside of changes.
     speeds: dict[Size, tuple[int, float]] = field(default_factory=dict, compare=False)
+    #: (time, iterations complete, value) of the sweep's metric, thinned; empty if that is the training loss.
+    values: Thinned[tuple[float, int, float]] = field(default_factory=_curve, compare=False)
+    #: What its containers did.
+    use: Use = field(default_factory=Use, compare=False)
 
     @property
     def early_feedback_s(self) -> float | None:
@@ -132,6 +137,7 @@ class Timeline:
     def paused(self, job_id: str, seconds: float) -> None:
         """Record that a change of its size paused a job."""
         self.trials[job_id].resize_pause_s += seconds
+        self.trials[job_id].use.paused(seconds)
 
     def snapshot(self, sweep: str = "") -> Timeline:
         """Return a copy of the history so far, for use on another thread.
@@ -149,6 +155,8 @@ class Timeline:
                 rungs=list(trial.rungs),
                 curve=trial.curve.copy(),
                 speeds=dict(trial.speeds),
+                values=trial.values.copy(),
+                use=replace(trial.use),
             )
             for job_id, trial in self.trials.items()
             if not sweep or trial.sweep == sweep
@@ -169,6 +177,10 @@ class Timeline:
         """Return the share of the cluster's processors that containers held, averaged over time."""
         return self._busy_vcore_s / self._vcore_s if self._vcore_s else 0.0
 
+    def core_s(self) -> tuple[float, float]:
+        """Return the core-seconds that jobs held, and all of the cluster's."""
+        return self._busy_vcore_s, self._vcore_s
+
     def _pass_time(self, now_s: float, scheduler: Scheduler) -> None:
         passed_s = now_s - self.end_s
         self._busy_vcore_s += passed_s * self._used
@@ -185,8 +197,9 @@ class Timeline:
             if event.phase is Phase.KILLED and job.stopped_at is not None:
                 trial.overshoot += max(0, trial.iteration - job.stopped_at)
                 trial.iteration = min(trial.iteration, job.stopped_at)
+        self._take_use(now_s, event, trial.use)
         match event:
-            case e.Iterated(job_id, iteration, durations_s, losses):
+            case e.Iterated(job_id, iteration, durations_s, losses, values):
                 if trial.first_iteration_s is None:
                     trial.first_iteration_s = now_s
                 trial.iteration, trial.last_iteration_s = max(trial.iteration, iteration), now_s
@@ -202,6 +215,9 @@ class Timeline:
                     # After a reconnect a job may report some losses twice.
                     if trial.curve.last is None or of > trial.curve.last[1]:
                         trial.curve.add((max(trial.arrived_s, now_s - ago_s), of, loss))
+                for ago_s, of, value in values:
+                    if trial.values.last is None or of > trial.values.last[1]:
+                        trial.values.add((max(trial.arrived_s, now_s - ago_s), of, value))
             case e.FeedbackGiven(_, value):
                 if trial.feedback_s is None:
                     trial.feedback_s, trial.feedback = now_s, value
@@ -219,20 +235,43 @@ class Timeline:
                 self._note_size(now_s, trial, job)
 
     @staticmethod
+    def _take_use(now_s: float, event: e.JobEvent, use: Use) -> None:
+        match event:
+            case e.Iterated(_, _, _, losses):
+                use.iterated(now_s, max((ago_s for ago_s, _, _ in losses), default=0.0))
+            case e.GrowthDone():
+                use.joined(now_s)
+            case e.GrowthFailed(_, containers):
+                use.joined(now_s, containers)
+            case e.ContainersGone(_, containers):
+                use.gone(now_s, containers)
+            case e.ShrinkFailed(_, containers):
+                use.kept(now_s, containers)
+            case e.JobEnded(_, _, _, _, _, pause_s):
+                use.end(now_s, pause_s)
+
+    @staticmethod
     def _note_size(now_s: float, trial: TrialRecord, job: Job) -> None:
         if not trial.sizes or trial.sizes[-1][1:] != job.size:
             trial.sizes.append((now_s, *job.size))
 
     def _take_command(self, now_s: float, command: e.Command, scheduler: Scheduler) -> None:
         match command:
-            case e.StartJob(job_id, _, resumes):
+            case e.StartJob(job_id, containers, resumes):
                 trial = self.trials[job_id]
+                trial.use.start(containers)
                 trial.phase = Phase.STARTING
                 trial.restarts += resumes
                 if trial.started_s is None:
                     trial.started_s = now_s
-            case e.EndJob(job_id, _, _, after) if after:
-                self.trials[job_id].pauses += 1
+            case e.GrowJob(job_id, containers):
+                self.trials[job_id].use.grow(now_s, containers)
+            case e.ShrinkJob(job_id, names):
+                self.trials[job_id].use.shrink(now_s, names)
+            case e.EndJob(job_id, restarts, _, after):
+                # A pause at a rung is no change of its size.
+                self.trials[job_id].use.stop(now_s, restarts and not after)
+                self.trials[job_id].pauses += bool(after)
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why

@@ -8,6 +8,7 @@ works.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from eps.data.cut import check_inputs
@@ -49,6 +50,8 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
             f"[space] is empty, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
             "learning_rate = { loguniform = [1e-3, 1] }, or set trials = 1"
         )
+    if spec.sweep.final_test:
+        _check_final_test(spec, on_this_host=reads_data and spec.job.get("on") != "yarn")
     jobs = working(
         spec,
         lambda job: _check_size(spec, job),
@@ -124,6 +127,20 @@ def _check_size(spec: Spec, job: JobSpec) -> None:
             f"a job has {request_text(request)}: more than the whole cluster holds (nodes = {cluster.nodes}, "
             f"vcores = {cluster.vcores}, memory = {cluster.memory}){request.smaller(fits)}"
         )
+
+
+def _check_final_test(spec: Spec, *, on_this_host: bool) -> None:
+    name = spec.sweep.final_test
+    if not on_this_host:
+        raise ConfigError(
+            f"final_test is {name!r}, but must be empty for a sweep in a service or on YARN: use hscheduler results "
+            "--export-best, then eps predict"
+        )
+    settings = data_settings(working(spec)[0])
+    try:
+        check_inputs(replace(settings, data=name, labels=None, test=None, test_labels=None))
+    except DataError as error:
+        raise ConfigError(f"final_test is {name!r}, but must be a file of test data with labels: {error}") from None
 
 
 def _check_metric(metric: str, job: JobSpec) -> None:

@@ -51,18 +51,23 @@ class HeldNews:
     _durations_s: tuple[float, ...] = ()
     #: (time, iterations complete, loss), some of them.
     _losses: Thinned[tuple[float, int, float]] = field(default_factory=lambda: Thinned(MOST_LOSSES))
+    _values: Thinned[tuple[float, int, float]] = field(default_factory=lambda: Thinned(MOST_LOSSES))
 
     def add(self, at_s: float, news: e.Iterated) -> None:
         """Merge the job's next report."""
         self.at_s, self._iteration = at_s, news.iteration
         self._durations_s = (*self._durations_s, *news.durations_s)[-WATCHED_ITERATIONS:]
-        for ago_s, iteration, loss in news.losses:
-            self._losses.add((at_s - ago_s, iteration, loss))
+        for kept, new in ((self._losses, news.losses), (self._values, news.values)):
+            for ago_s, iteration, value in new:
+                kept.add((at_s - ago_s, iteration, value))
 
     def event(self, now_s: float) -> e.Iterated:
         """Return one event with all of it, reported at ``now_s``."""
-        losses = tuple((round(now_s - at_s, TIME_DIGITS), number, loss) for at_s, number, loss in self._losses.points())
-        return e.Iterated(self.job_id, self._iteration, self._durations_s, losses)
+        losses, values = (
+            tuple((round(now_s - at_s, TIME_DIGITS), number, value) for at_s, number, value in kept.points())
+            for kept in (self._losses, self._values)
+        )
+        return e.Iterated(self.job_id, self._iteration, self._durations_s, losses, values)
 
 
 @dataclass(frozen=True)

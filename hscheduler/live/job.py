@@ -20,6 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from eps.cluster.supervisor.fork_server import ForkServer
 from eps.cluster.supervisor.start import WarmSupervisor
 from eps.errors import (
     DeadlineError,
@@ -29,7 +30,7 @@ from eps.errors import (
     TrainingError,
     UnknownMemberError,
 )
-from eps.job.client import ChangeRecord, Job, SpareSupervisor
+from eps.job.client import ChangeRecord, Job
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -66,30 +67,37 @@ class Launch:
 
     #: The job's name under ``EPS_HOME``.
     name: str
-    #: The numbers of workers and servers are replaced by the granted containers.
+    #: The numbers of workers and servers, or of reliable containers, are replaced by the granted containers.
     spec: JobSpec
     #: The job keeps running when this process ends.
     detached: bool = False
     #: Only this requester may change the job's size: one scheduler grants its containers.
     manager: str = "H-scheduler"
-    #: A supervisor that has already imported its modules; without one a job waits for the imports.
-    spare: SpareSupervisor | None = None
+    #: Forks supervisors that have imported their modules; without it a job waits for the imports.
+    forks: ForkServer | None = None
     #: Called before the job's end is reported, to save results where they outlive this process.  If it raises, a job
     #: that finished has failed.
     before_end: BeforeEnd = do_nothing
 
+    @property
+    def hosts(self) -> bool:
+        """Whether each of its containers hosts a worker and a server."""
+        return bool(self.spec.tiers.reliable)
+
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
         """Start the job from its seed; ``again`` if an interrupted start may have left files."""
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        spec = self.spec.with_settings(workers=workers, servers=servers)
+        size = {"reliable": workers} if self.hosts else {"workers": workers, "servers": servers}
+        spec = self.spec.with_settings(**size)
         # A record that lost its last entries in a power failure may have forgotten a start, which left checkpoints.
         request = RunRequest.of_spec(spec, self.name, anew=again or self.detached, manager=self.manager)
         return Job.start_request(request, detach=self.detached, warm=self._warm())
 
     def resume(self, places: Mapping[Role, Sequence[str]]) -> Job:
         """Resume the job from its checkpoint."""
+        resume = partial(Job.resume, self.name, detach=self.detached, warm=self._warm())
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        return Job.resume(self.name, workers=workers, servers=servers, detach=self.detached, warm=self._warm())
+        return resume(reliable=workers) if self.hosts else resume(workers=workers, servers=servers)
 
     def is_there(self, resumes: bool) -> bool:
         """Return whether an earlier process has carried out the order to start."""
@@ -103,8 +111,8 @@ class Launch:
             return found.running or (state is not None and not (resumes and state == "killed"))
 
     def _warm(self) -> WarmSupervisor | None:
-        # A warm supervisor starts local jobs only.
-        return None if self.spare is None or self.spec.on != "local" else self.spare.take()
+        # A supervisor runs local jobs only.
+        return None if self.forks is None or self.spec.on != "local" else self.forks.take()
 
 
 def end_of(job: Job) -> str | None:
@@ -148,7 +156,7 @@ class LiveJob:
         #: The job's own report, once it has ended.
         self.report: dict[str, Any] | None = None
         self._launch, self._say, self._restart_s = launch, say, restart_s
-        self._state = JobState(job_id, launch.name, HistoryReader(job_id, metric, feedback_iteration))
+        self._state = JobState(job_id, launch.name, HistoryReader(job_id, metric, feedback_iteration), launch.hosts)
         self._end_timeout_s = END_TIMEOUT_S if launch.spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
         self._news: SimpleQueue[_News | None] = SimpleQueue()
         self._job: Job | None = None
@@ -248,9 +256,6 @@ class LiveJob:
     def _tell(self, events: Sequence[e.Event]) -> None:
         for event in events:
             self._say(self._before_end(event) if isinstance(event, e.JobEnded) else event)
-            if isinstance(event, e.JobStarted) and self._launch.spare is not None:
-                # Prepare the next job now: this one has started, so the imports do not delay it.
-                self._launch.spare.refill()
 
     def _before_end(self, ended: e.JobEnded) -> e.JobEnded:
         """Run the ``before_end`` of the launch; return the end to report."""
@@ -424,8 +429,8 @@ def _log(error: Exception, what: str) -> None:
 def _name_of(action: Action) -> str:
     """Return the name of the scheduler's order that an action carries out."""
     match action:
-        case job_state.Request(operation):
-            return "GrowJob" if operation.adds else "ShrinkJob"
+        case job_state.Request(operation, what):
+            return "GrowJob" if operation.adds or "+" in str(what) else "ShrinkJob"
         case job_state.Start():
             return "StartJob"
     return type(action).__name__

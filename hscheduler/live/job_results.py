@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
+from eps.errors import ConfigError, DataError, EpsError, JobNotFoundError, StorageError
 from eps.job.client import Job
+from eps.job.predict import load, predict_file
 from eps.job.yarn import shared_application
 from eps.spec import results
 from eps.spec.file import RunRequest
@@ -57,6 +58,23 @@ def open_model(submission: Submission) -> AbstractContextManager[BinaryIO]:
     except OSError as error:
         told = error.strerror or error
         raise StorageError(f"job {submission.job_id!r} has no trained model: {told}") from error
+
+
+def final_metrics(report: Mapping[str, Any], data: str) -> dict[str, float]:
+    """Return the metrics of the model of a report's best trial on data that no trial has seen.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The data cannot be used, or has no labels.
+    JobNotFoundError, StorageError
+        There is no such model any more.
+    """
+    name = next(trial["name"] for trial in report["trials"] if trial["job_id"] == report["best"]["job_id"])
+    found = predict_file(load(Job.find(name).directory.model), data).metrics
+    if not found:
+        raise DataError(f"final_test is {data!r}, which has no labels")
+    return dict(found)
 
 
 def export_best(report: Mapping[str, Any], path: str | Path) -> str:

@@ -74,6 +74,7 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         sweep=sweep,
         began_s=scheduler.registry.opened_s.get(sweep, 0.0),
         spec=spec,
+        iterations={each.job_id: each.spec.iterations for each in seen.jobs},
     )
 
 

@@ -20,8 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from eps.cluster.supervisor.fork_server import ForkServer
 from eps.errors import ConfigError, DeadlineError
-from eps.job.client import SpareSupervisor
+from eps.job.entry_points import ENTRY_POINTS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import check_job_name
@@ -36,7 +37,7 @@ from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
 from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
-from hscheduler.live.placement import check_place
+from hscheduler.live.placement import check_place, hosted
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.submission import Submission
@@ -131,7 +132,7 @@ class Fleet:
         self._jobs: dict[str, LiveJob] = {}
         #: Held while a job is added or removed, so that none is added after :meth:`close`.
         self._starting = threading.Lock()
-        self._spare = SpareSupervisor()
+        self._forks = ForkServer(ENTRY_POINTS)
         self._closed = self._leaves = False
 
     def restore(self, registry: Registry, job_id: str) -> None:
@@ -198,7 +199,7 @@ class Fleet:
 
         def end() -> None:
             end_all([job.leave if leave else job.close for job in jobs])
-            self._spare.close()
+            self._forks.close()
 
         return end
 
@@ -209,14 +210,14 @@ class Fleet:
 
     def _live(self, registry: Registry, submission: Submission) -> LiveJob:
         settings = self._settings
-        spec = submission.spec.with_settings(**settings.job_settings)
+        spec = hosted(submission.spec.with_settings(**settings.job_settings))
         if needs_of(POLICIES[settings.policy]).checkpoints and not spec.checkpoint_every:
             spec = spec.with_settings(checkpoint_every=CHECKPOINT_EVERY)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = f"H-scheduler {self._tag}"
         return LiveJob(
             submission.job_id,
-            Launch(submission.name, spec, self._is_recorded, manager, self._spare, self._before_end),
+            Launch(submission.name, spec, self._is_recorded, manager, self._forks, self._before_end),
             sweep.metric or settings.metric,
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,

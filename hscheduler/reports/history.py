@@ -42,6 +42,20 @@ def some_losses(history: Sequence[dict[str, Any]]) -> tuple[tuple[float, int, fl
     )
 
 
+def some_values(history: Sequence[dict[str, Any]], metric: str) -> tuple[tuple[float, int, float], ...]:
+    """Return the same of a metric of the test data, from the entries that have it; empty for the training loss."""
+    if metric == "loss":
+        return ()
+    end_s = float(history[-1]["seconds"])
+    measured = [entry for entry in history if metric in entry]
+    every = -(-len(measured) // _LOSSES_AT_ONCE) or 1
+    found = (
+        (end_s - float(entry["seconds"]), int(entry["clock"]) + 1, number(entry[metric]))
+        for entry in measured[(len(measured) - 1) % every :: every]
+    )
+    return tuple(each for each in found if math.isfinite(each[2]))
+
+
 def number(value: object) -> float:
     """Return a number of the history; NaN for None, which stands for values that are not finite."""
     return float(value) if isinstance(value, int | float) else math.nan

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
-from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start
+from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start, needs_of
 from hscheduler.core.jobs import Direction, Phase, best, end_text
 from hscheduler.core.resources import Role
+from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import Timeline, TrialRecord
+from hscheduler.core.use import Use
+from hscheduler.policies import POLICIES
+from hscheduler.reports import measures
 from hscheduler.spec import Spec
 
 #: Digits of seconds in a report.
@@ -37,8 +41,13 @@ def report(
     sweep: str = "",
     began_s: float = 0.0,
     spec: Spec | None = None,
+    iterations: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
+
+    ``useful_share``, ``waiting_share`` and ``idle_share`` divide the containers of the cluster, from the begin of the
+    sweep to its end, by what they did (:mod:`hscheduler.core.use`); ``container_s`` has the seconds.  In a service that
+    other sweeps share, only the first is of the sweep: the others are of the whole scheduler.
 
     Parameters
     ----------
@@ -66,6 +75,8 @@ def report(
         Start of the sweep on the scheduler's clock.  Utilisation and job numbers cover the whole scheduler.
     spec : Spec, optional
         The sweep's settings, to include in the report.
+    iterations : mapping, optional
+        Job -> its number of iterations; without it, the evaluation of final parameters counts as one.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
@@ -81,17 +92,27 @@ def report(
     }
     trials = [_as_one(jobs) for jobs in tried.values()]
     completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
+    end_s = _end_s(record, records.values(), sweep, began_s)
+    found = measures.anytime(trials, losses, metric, direction)
     return {
         "policy": policy,
         "metric": metric,
         "direction": str(direction or ""),
-        "makespan_s": round(_end_s(record, records.values(), sweep, began_s), _DIGITS),
+        "makespan_s": round(end_s, _DIGITS),
         "spec": None if spec is None else spec.tables(),
         "best": _best(completed, losses, points, direction, metric),
         "completed": len(completed),
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
+        "stop": _rule(policy, spec),
+        "overshoot_iterations": sum(job.overshoot for job in records.values()),
+        "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
+        **_uses(record, records.values(), end_s, spec),
+        "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
+        "target": None,
+        "time_to_target_s": None,
+        "regret": None,
         "resources": {"leaked": leaked},
         "trials": [
             {
@@ -109,6 +130,35 @@ def report(
         },
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": _decisions(record, records, sweep, began_s),
+    }
+
+
+def _rule(policy: str, spec: Spec | None) -> str:
+    """Return the stopping rule: the sweep's, else the policy's; empty if neither is known."""
+    named = "" if spec is None else spec.sweep.stop
+    return named or (needs_of(POLICIES[policy]).stop if policy in POLICIES else "")
+
+
+def _uses(record: Timeline, jobs: Iterable[TrialRecord], end_s: float, spec: Spec | None) -> dict[str, Any]:
+    """Return the shares of the cluster's containers that computed, waited and were idle, and their seconds."""
+    held_s, all_s = record.core_s()
+    if not all_s or not record.end_s or end_s <= 0:
+        return {"useful_share": 0.0, "waiting_share": 0.0, "idle_share": 0.0, "container_s": None}
+    # Of a sweep in a service: what the cluster had, on average, while it ran.
+    of_sweep_s = all_s * end_s / record.end_s
+    computed_s = sum(job.use.computed_s for job in jobs)
+    useful, held = computed_s / of_sweep_s, held_s / all_s
+    waiting = max(0.0, held - useful)
+    cores = 1 if spec is None else spec.cluster.container_vcores
+    return {
+        "useful_share": round(useful, _DIGITS),
+        "waiting_share": round(waiting, _DIGITS),
+        "idle_share": round(1 - held, _DIGITS),
+        "container_s": {
+            "computing": _seconds(computed_s / cores),
+            "waiting": _seconds(waiting * of_sweep_s / cores),
+            "idle": _seconds((1 - held) * of_sweep_s / cores),
+        },
     }
 
 
@@ -168,6 +218,8 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         last_iteration_s=since(trial.last_iteration_s),
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
         curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
+        rungs=[(at_s - began_s, iteration, value) for at_s, iteration, value in trial.rungs],
+        values=trial.values.mapped(lambda point: (point[0] - began_s, *point[1:])),
     )
 
 
@@ -222,6 +274,9 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         resize_pause_s=sum(job.resize_pause_s for job in jobs),
         restarts=sum(job.restarts for job in jobs),
         resizes=sum(job.resizes for job in jobs),
+        pauses=sum(job.pauses for job in jobs),
+        overshoot=sum(job.overshoot for job in jobs),
+        use=Use(computed_s=sum(job.use.computed_s for job in jobs), changed_s=sum(job.use.changed_s for job in jobs)),
     )
 
 
@@ -256,13 +311,22 @@ def _trial(
         "containers": [[_seconds(at), workers, servers] for at, workers, servers in trial.sizes],
         "resize_pause_s": _seconds(trial.resize_pause_s),
         "restarts": trial.restarts,
-        "curve": [[round(at, 3), iteration, _short(loss)] for at, iteration, loss in trial.curve.points()],
+        "curve": _curve(trial.curve),
+        "values": _curve(trial.values),
+        "rungs": [[_seconds(at_s), iteration, _finite(value)] for at_s, iteration, value in trial.rungs],
+        "pauses": trial.pauses,
+        "overshoot_iterations": trial.overshoot,
+        "container_s": _seconds(trial.use.computed_s),
         "resizes": trial.resizes,
         "iterations": trial.iteration,
         "last_iteration_s": _seconds(trial.last_iteration_s),
         # A copy: the scheduler's thread may add a size meanwhile.
         "speeds": [[*size, number, _seconds(seconds)] for size, (number, seconds) in list(trial.speeds.items())],
     }
+
+
+def _curve(points: Thinned[tuple[float, int, float]]) -> list[list[float]]:
+    return [[round(at, 3), iteration, _short(value)] for at, iteration, value in points.points()]
 
 
 def _finite(value: float | None) -> float | None:
@@ -282,19 +346,29 @@ def _seconds(value: float | None) -> float | None:
 def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
     """Return the figures for comparing policies.
 
-    Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (share of runtime spent on resizing).
+    ``resizing_share`` is the time that changes of size paused jobs, ``changing_share`` the time that these changes took
+    while training may have gone on; both are over the runtime of all jobs.
+
+    Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (total time spent on removing and adding
+    workers and servers, over the total runtime of all jobs: ``changing_share``).
     """
     queueing = [t.queueing_s for t in trials if t.queueing_s is not None]
     first = [t.first_iteration_s - t.arrived_s for t in trials if t.first_iteration_s is not None]
     feedback = [t.early_feedback_s for t in trials if t.early_feedback_s is not None]
     ran = [t.finished_s - t.started_s for t in trials if t.finished_s is not None and t.started_s is not None]
-    paused = sum(t.resize_pause_s for t in trials)
+    paused, changed = sum(t.resize_pause_s for t in trials), sum(t.use.changed_s for t in trials)
+    first_median, first_max = measures.spread(first)
+    feedback_median, feedback_max = measures.spread(feedback)
     return {
         "queueing_mean_s": _seconds(mean(queueing)) if queueing else None,
         "queueing_median_s": _seconds(median(queueing)) if queueing else None,
-        "first_iteration_median_s": _seconds(median(first)) if first else None,
+        "first_iteration_median_s": _seconds(first_median),
+        "first_iteration_max_s": _seconds(first_max),
         "early_feedback_mean_s": _seconds(mean(feedback)) if feedback else None,
+        "early_feedback_median_s": _seconds(feedback_median),
+        "early_feedback_max_s": _seconds(feedback_max),
         "resizing_share": round(paused / sum(ran), _DIGITS) if sum(ran) else None,
+        "changing_share": round(changed / sum(ran), _DIGITS) if sum(ran) else None,
     }
 
 
@@ -310,10 +384,43 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
         ("queued (median)", lambda r: _in_s(r["summary"]["queueing_median_s"])),
         ("feedback (mean)", lambda r: _in_s(r["summary"]["early_feedback_mean_s"])),
         ("utilisation", lambda r: f"{100 * r['utilisation']:.1f} %"),
-        ("resizing", lambda r: "-" if r["summary"]["resizing_share"] is None else _percent(r)),
+        ("resizing", lambda r: _percent(r, "resizing_share")),
     )
     rows = [[name for name, _ in columns], *([show(each) for _, show in columns] for each in reports)]
     return aligned(rows)
+
+
+def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return a text table of what containers did and when results were known, with one row for each report."""
+    columns: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
+        ("policy", lambda r: str(r["policy"])),
+        ("stop", lambda r: str(r["stop"]) or "-"),
+        ("iterations", lambda r: str(r["iterations_trained"])),
+        ("computing", lambda r: f"{100 * r['useful_share']:.1f} %"),
+        ("waiting", lambda r: f"{100 * r['waiting_share']:.1f} %"),
+        ("idle", lambda r: f"{100 * r['idle_share']:.1f} %"),
+        ("first iteration (median, most)", lambda r: _two(r, "first_iteration")),
+        ("feedback (median, most)", lambda r: _two(r, "early_feedback")),
+        ("changing size", lambda r: _percent(r, "changing_share")),
+        ("regret", lambda r: "-" if r["regret"] is None else f"{r['regret']:.3g}"),
+        ("to target", _to_target),
+    )
+    shown = columns if any(each["target"] for each in reports) else columns[:-1]
+    return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
+
+
+def sizes_text(report: Mapping[str, Any]) -> str:
+    """Return the makespan of each fixed size that was tried, and which one is the best."""
+    tried = ", ".join(f"{each['size']} {each['makespan_s']:.1f} s" for each in report["sizes"])
+    return f"{report['policy']} is best with {report['size']}: {tried}"
+
+
+def _two(one: Mapping[str, Any], name: str) -> str:
+    return f"{_in_s(one['summary'][f'{name}_median_s'])}, {_in_s(one['summary'][f'{name}_max_s'])}"
+
+
+def _to_target(one: Mapping[str, Any]) -> str:
+    return "never" if one["target"] and one["time_to_target_s"] is None else _in_s(one["time_to_target_s"])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -334,8 +441,9 @@ def point_text(point: Mapping[str, Any]) -> str:
     )
 
 
-def _percent(one: Mapping[str, Any]) -> str:
-    return f"{100 * one['summary']['resizing_share']:.2f} %"
+def _percent(one: Mapping[str, Any], name: str) -> str:
+    share = one["summary"][name]
+    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def _in_s(value: float | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
-from eps.errors import ConfigError, JobNotFoundError, ResourceError, StorageError
+from eps.errors import ConfigError, EpsError, JobNotFoundError, ResourceError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
 from eps.job.yarn.submit import end_submitted
 from eps.storage.locations import open_storage
@@ -25,6 +25,7 @@ from hscheduler.application.staged_files import SWEEP
 from hscheduler.application.submit import submit_sweep
 from hscheduler.core import events as e
 from hscheduler.live.checks import check_sweep
+from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import OnEvent
@@ -115,7 +116,7 @@ class Here:
 
         self.viewers.append(tell)
         try:
-            return Outcome(self.sweep.run())
+            return _tested(self.sweep.run(), self.sweep.spec.sweep.final_test)
         except KeyboardInterrupt as error:
             found = self.report()
             hints = ("interrupted: no trial had started",) if found is None else ()
@@ -133,6 +134,17 @@ class Here:
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         for viewer in self.viewers:
             viewer(now_s, event, commands)
+
+
+def _tested(report: dict[str, Any], data: str) -> Outcome:
+    """Return a report with the metrics of its best model on ``data``; the sweep has its results without them."""
+    if not data or report["best"] is None:
+        return Outcome(report)
+    try:
+        found = final_metrics(report, data)
+    except EpsError as error:
+        return Outcome(report, problems=(f"the best model could not be evaluated on final_test: {error}",))
+    return Outcome({**report, "best": {**report["best"], "test": found}})
 
 
 class InService:

@@ -16,7 +16,9 @@ a threshold of 11, exponential arrivals (EPS §6).  What it does not say is deri
 - **The other models** differ in what workers do: :data:`COMPUTE`, measured on our own models (model_costs.py).  That of
   the DNN is cut to that of softmax: with sixteen times the work of LR its jobs would take half a day each, and the
   paper's gain as much from elasticity as the others.
-- **Arrivals**: a mean of 60 s.  The paper names none; ``figures load`` shows what follows for others.
+- **Arrivals**: a mean of 133 s.  §7.1 says that eleven jobs are in the training phase at minute 28 under the default
+  PS.  A job enters it 348.5 s after its arrival while containers are free, so the eleventh arrives at minute 22.2,
+  after ten gaps.  ``figures load`` shows what follows for other means.
 - **Early feedback and losses** are drawn (:func:`hscheduler.simulator.workload.qualities`).
 - **Costs**: as ours (:class:`~hscheduler.simulator.models.Costs`), with a start as slow as the paper's and, for
   ``kill``, the delay of a restart that §2.3 implies: 370 s (1369 - 600 - 399) less the new start.  Or, as a second
@@ -52,13 +54,17 @@ WORKERS, SERVERS = 8, 4
 #: A worker that a job asks for has nine splits; a job may grow to a worker for each.
 SPLITS = 72
 PARTITIONS = 36
-MEAN_GAP_S = 60.0
+#: §7.1: minute at which as many jobs as the threshold are in the training phase, and that of the first end.
+THRESHOLD_REACHED_MIN, FIRST_FINISHES_MIN = 28, 41
 
 START_S = 113.9
 FIXED_S = 1.006
 #: Of an iteration with eight workers and four servers.
-SHARED_S = (41 * 60 - START_S) / ITERATIONS - FIXED_S
+SHARED_S = (60 * FIRST_FINISHES_MIN - START_S) / ITERATIONS - FIXED_S
 COMPUTE_SHARE = 0.8
+#: Arrival of the job that then enters the training phase, and the mean of the gaps before it.
+THRESHOLD_ARRIVES_S = 60 * THRESHOLD_REACHED_MIN - START_S - FEEDBACK_ITERATION * (FIXED_S + SHARED_S)
+MEAN_GAP_S = round(THRESHOLD_ARRIVES_S / (THRESHOLD - 1), 1)
 
 #: Seconds that a worker needs for a split, over those of logistic regression (model_costs.py).
 COMPUTE = {

@@ -18,8 +18,9 @@ from typing import Any
 from eps.errors import DataError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.policies import POLICIES
+from hscheduler.reports.measures import regret
 from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Model
@@ -82,6 +83,8 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
     jobs = _jobs_like(spec, trials, model)
     found = _simulate(alone, policy, jobs, len(trials), points, costs_of(spec, model))
+    # A trial that the real run stopped has no final loss.
+    found["regret"] = None
     found["like"] = {
         "real_makespan_s": real["makespan_s"],
         "predicted_makespan_s": found["makespan_s"],
@@ -103,17 +106,27 @@ def _simulate(
     opened = e.SweepOpened(
         SWEEP, direction, sweep.threshold or None, sweep.metric, sweep.feedback_iteration, sweep.stopping(), trials
     )
+    #: The final losses of all points, also of those that a policy stops.
+    losses: list[float | None] = []
+
+    def noted() -> Iterator[SimulatedJob]:
+        for job in jobs:
+            losses.append(job.loss)
+            yield job
+
     simulation = Simulation(
         spec.cluster.capacities(),
         POLICIES[policy],
-        jobs,
+        noted(),
         costs,
         spec.sweep.feedback_iteration,
         [opened],
         spec.sweep.seed,
         spec.sweep.parallelism,
     )
-    return _report(simulation, policy, spec, direction, points)
+    found = _report(simulation, policy, spec, direction, points)
+    first, result = best(losses, direction), None if found["best"] is None else found["best"]["loss"]
+    return {**found, "regret": regret(result, None if first is None else losses[first], direction)}
 
 
 def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:

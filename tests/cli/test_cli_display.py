@@ -453,7 +453,10 @@ def tiers_of(*stages: int, **changes: object) -> dict[str, object]:
         "stages": entries,
         "consistent_clock": 46,
         "lag": 4,
+        "lag_s": 1.2,
         "largest_lag": 7,
+        "largest_lag_s": 2.14,
+        "lag_missed": "",
         "rolled_back": 0,
         "reason": "2 reliable and 6 transient containers: beyond 1:1",
         **changes,
@@ -471,7 +474,7 @@ def test_status_of_a_job_on_two_tiers_shows_stage_reason_lag_and_what_each_serve
     told = status_text(status_of(tiers=tiers_of(1, 2, rolled_back=1), members=members)).splitlines()
     assert [line.strip() for line in told[4:7]] == [
         "stage 2 (rule auto): 2 reliable and 6 transient containers: beyond 1:1",
-        "consistent clock 46: 4 clocks behind, at most 7 clocks so far",
+        "consistent clock 46: 4 clocks (1.2 s) behind, at most 7 clocks (2.1 s) so far",
         "1 clock computed again",
     ]
     rows = [[line.split()[i] for i in (0, 2, 3)] for line in told[8:12]]
@@ -482,6 +485,15 @@ def test_status_of_a_job_on_two_tiers_shows_stage_reason_lag_and_what_each_serve
 def test_status_of_a_job_in_stage_1_has_no_lag() -> None:
     told = status_text(status_of(tiers=tiers_of(1)))
     assert "stage 1 (rule auto)" in told and "consistent clock" not in told and "computed again" not in told
+
+
+def test_status_tells_a_lag_beyond_its_bound_and_shows_that_of_earlier_versions() -> None:
+    why = "max_lag_s is 1, but a cut takes 4 clocks, 1.1 s"
+    assert f"the lag exceeds its bound: {why}" in status_text(status_of(tiers=tiers_of(1, 2, lag_missed=why)))
+    earlier = tiers_of(1, 2)
+    for key in ("lag_s", "largest_lag_s", "lag_missed"):
+        del earlier[key]
+    assert "consistent clock 46: 4 clocks behind, at most 7 clocks so far" in status_text(status_of(tiers=earlier))
 
 
 def test_progress_line_has_the_stage_and_the_lag_of_backups() -> None:

@@ -97,7 +97,7 @@ def test_containers_of_a_tier_are_on_its_nodes_and_run_the_process_of_both_roles
         assert [yarn.named(name(number)).grant.node for number in (1, 2, 3)] == ["n-1:1", "n-2:1", "n-2:1"]
         launch = yarn.named(name(2)).launch
         assert launch is not None and launch.env["EPS_ROLE"] == "server+worker"
-        assert "--entry server+worker=eps.job.host:run" in launch.command
+        assert "--entry server+worker=eps.job.member:run" in launch.command
         assert [(ask.label, ask.priority) for ask in yarn.outstanding()] == [("spot", 2)]
         yarn.preempt(name(2))
         (warning,) = collect(manager, EvictionWarning, 2)

@@ -51,7 +51,7 @@ def names(content: bytes) -> list[str]:
 
 #: Says where a module comes from, where the rules for Java's log are, and what it would bring to others itself.
 FROM_ARCHIVE = """
-import eps.job.yarn.am, eps.worker.main, eps.server.main, hscheduler.page
+import eps.job.yarn.am, eps.job.member, hscheduler.page
 from eps.hadoop.bridge import jvm_options
 from eps.cluster.yarn.shipping import pack_code
 print(eps.job.yarn.am.__file__)

@@ -208,7 +208,7 @@ def test_one_that_is_due_while_another_is_written_is_skipped_not_queued() -> Non
         train(master, clock)
         clock += 1
     driver = driver_of(master)
-    assert driver.pending is not None and driver.pending.checkpoint_id == order.checkpoint_id
+    assert driver.pending is not None and driver.pending.number == order.checkpoint_id
     assert driver.counts["skipped"] >= 2
     assert all(o.reason == f"the checkpoint of clock {order.clock} is running" for o in driver.outcomes)
 
@@ -573,7 +573,7 @@ def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> 
     """What its next job master has not heard of it, it says again; nobody waits for the order to be repeated."""
     driver = Checkpoints(Timetable(Schedule(clocks=10), 100), 2)
     assert driver.resend_order("server-1", (0, 1)) == []
-    driver.pending = Pending(7, 10, 0.0)
+    driver.pending = Pending(7, 10)
     order = e.Send("server-1", m.TakeCheckpoint(7, 10, 1))
     assert driver.resend_order("server-1", (0, 1)) == [order]
     driver.pending.parts[0] = m.CheckpointPartWritten("server-1", 7, 0, "f", 1, "c", (10,), 10, 0)
@@ -603,7 +603,7 @@ def test_validate_finds_checkpoints_that_cannot_be(break_it: str) -> None:
         case "too many are kept":
             driver.complete = [RestorePoint(str(number), number) for number in range(driver.keep + 1)]
         case "number":
-            driver.pending.checkpoint_id = 99
+            driver.pending.number = 99
         case "clock":
             driver.pending.clock = driver.timetable.iterations
         case "it ends without its parts":

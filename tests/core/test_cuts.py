@@ -9,8 +9,8 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import CheckpointContext
-from eps.core.cuts import MOST_FAILURES, PATIENCE_S, PAUSE_S, PAUSE_SHARE, RESEND_S, Cuts
+from eps.core.checkpoints import RESEND_S, CheckpointContext
+from eps.core.cuts import MOST_FAILURES, PATIENCE_S, PAUSE_S, PAUSE_SHARE, Cuts, LagBound
 from eps.core.members import Member
 from eps.core.membership import Membership, PartitionTable, SplitTable, cut_name
 from eps.core.recovery import Inquiry, Loss, Recovery, RestorePoint, cut_owners, roll_back
@@ -61,13 +61,13 @@ class Driver:
         at = staging.clock if clock is None else clock
         for partition in partitions:
             owner = self.membership.partitions.owners[partition]
-            number = staging.cut_id if cut_id is None else cut_id
+            number = staging.number if cut_id is None else cut_id
             holder = m.backup_of(partition, owner, staging.backups).target
             self.cuts.hear(m.CutStaged(owner, number, partition, holder, 8, at), self.now_s)
 
     def fail(self, cut_id: int | None = None) -> None:
         staging = self.cuts.staging
-        number = cut_id if cut_id is not None else staging.cut_id if staging is not None else 0
+        number = cut_id if cut_id is not None else staging.number if staging is not None else 0
         self.cuts.hear(m.CutFailed("server-2", number, 0, "the disk is full"), self.now_s)
 
     def commit(self) -> int:
@@ -211,10 +211,10 @@ def test_a_cut_restarts_without_a_backup_that_leaves(driver: Driver, left: tuple
         assert again is None and sent == []
         return
     assert again is not None and not again.parts
-    assert again.cut_id > first.cut_id and again.clock > first.clock
-    assert sent == [e.Send(name, m.TakeCut(again.cut_id, again.clock, -1, left)) for name in SERVERS]
+    assert again.number > first.number and again.clock > first.clock
+    assert sent == [e.Send(name, m.TakeCut(again.number, again.clock, -1, left)) for name in SERVERS]
     # What arrives of the first one is of no use.
-    driver.stage(*range(PARTITIONS), cut_id=first.cut_id, clock=first.clock)
+    driver.stage(*range(PARTITIONS), cut_id=first.number, clock=first.clock)
     assert not again.parts
     for _ in range(2 * MOST_FAILURES):
         driver.advance(targets=backups("server-1", "server-3"))
@@ -254,7 +254,7 @@ def test_a_cut_that_fails_is_abandoned_and_the_next_one_has_another_clock(driver
     assert not driver.advance(PAUSE_S / 2)
     driver.advance(PAUSE_S / 2)
     again = driver.cuts.staging
-    assert again is not None and again.clock > failed.clock and again.cut_id > failed.cut_id
+    assert again is not None and again.clock > failed.clock and again.number > failed.number
 
 
 def test_a_cut_is_abandoned_if_no_partition_is_staged_for_long_after_its_clock(driver: Driver) -> None:
@@ -377,10 +377,75 @@ def test_copies_of_a_first_cut_that_failed_are_dropped(driver: Driver) -> None:
 
 
 def test_the_lag_is_what_a_rollback_would_lose(driver: Driver) -> None:
-    assert driver.cuts.note_lag(7) == 7, "without a cut the job restarts from its seed"
+    cuts = driver.cuts
+    cuts.note_lag(7, driver.now_s)
+    assert cuts.lag.largest == 7, "without a cut the job restarts from its seed"
     clock = driver.commit()
-    assert [driver.cuts.note_lag(clock + ahead) for ahead in (0, 5, -1)] == [0, 5, 0]
-    assert driver.cuts.largest_lag == 7
+    for ahead in (0, 8, -1):
+        cuts.note_lag(clock + ahead, driver.now_s + ahead)
+    assert (cuts.lag.largest, cuts.lag.largest_s) == (8, 8.0)
+    assert cuts.lag.seconds(driver.now_s + 3.0) == 3.0
+
+
+def test_the_lag_counts_from_the_completion_of_the_clock_although_its_copies_take_longer(driver: Driver) -> None:
+    driver.advance()
+    assert driver.cuts.staging is not None
+    driver.completed, driver.horizon = driver.cuts.staging.clock, driver.cuts.staging.clock + LOOKAHEAD
+    driver.advance()
+    driver.now_s += 5.0
+    driver.stage(*range(PARTITIONS))
+    driver.advance()
+    assert driver.cuts.committed is not None and driver.cuts.lag.seconds(driver.now_s) == 5.0
+    driver.cuts.roll_back(driver.cuts.committed.point.checkpoint, driver.completed, driver.now_s)
+    assert driver.cuts.lag.seconds(driver.now_s) == 0.0 and driver.cuts.lag.largest_s == 5.0
+    driver.cuts.forget(SERVERS)
+    assert driver.cuts.lag.seconds(driver.now_s + 1.0) == 0.0, "nothing can be lost"
+
+
+def bounded(clocks: int = 0, seconds: float = 0.0, took_s: float = 0.0) -> Driver:
+    """Return cuts with a bound after a first one, which took this long from its order, and twelve clocks."""
+    driver = Driver()
+    driver.cuts = Cuts(PARTITIONS, ITERATIONS, LagBound(clocks, seconds))
+    driver.advance()
+    assert driver.cuts.staging is not None
+    driver.completed, driver.horizon = driver.cuts.staging.clock + 1, driver.cuts.staging.clock + LOOKAHEAD
+    driver.advance()
+    driver.completed, driver.horizon = 22, 24
+    driver.now_s += took_s
+    driver.stage(*range(PARTITIONS))
+    driver.advance()
+    assert driver.cuts.committed is not None and driver.cuts.staging is None
+    return driver
+
+
+def test_a_cut_is_ordered_before_the_end_of_the_pause_if_the_lag_would_exceed_its_bound_in_seconds() -> None:
+    driver = bounded(seconds=40.0, took_s=10.0)
+    # The copies took 10 s, so the lag is 10 s; the pause would be 40 s.
+    assert not driver.advance(9.9) and driver.cuts.staging is None
+    assert driver.advance(0.2) and driver.cuts.staging is not None, "the next cut may take twice 10 s"
+
+
+def test_a_cut_is_ordered_before_the_end_of_the_pause_if_the_lag_would_exceed_its_bound_in_clocks() -> None:
+    driver = bounded(clocks=40, took_s=10.0)
+    # The lag is 8 clocks, and the cut took 12.
+    driver.completed, driver.horizon = 29, 31
+    assert not driver.advance(0.1) and driver.cuts.staging is None
+    driver.completed, driver.horizon = 30, 32
+    assert driver.advance() and driver.cuts.staging is not None
+
+
+def test_cuts_that_take_longer_than_the_bound_follow_each_other_without_a_pause_and_the_miss_is_told() -> None:
+    driver = bounded(seconds=9.0, took_s=10.0)
+    assert driver.cuts.staging is None and driver.advance() and driver.cuts.staging is not None
+    lag, now_s = driver.cuts.lag, driver.now_s
+    assert lag.missed(8, now_s) == "max_lag_s is 9, but a cut takes 12 clocks, 10 s"
+    assert lag.missed(8, now_s - 1.0) == ""
+    driver.fail()
+    assert not driver.advance() and driver.cuts.staging is None, "one that fails is not repeated at once"
+    assert driver.advance(PAUSE_S)
+    both = bounded(5, 9.0, 10.0)
+    assert both.cuts.lag.missed(6, now_s).startswith("max_lag_clocks is 5, max_lag_s is 9, but")
+    assert both.cuts.lag.missed(5, now_s - 2.0) == "" == bounded(took_s=10.0).cuts.lag.missed(99, now_s + 99.0)
 
 
 def test_a_rollback_to_the_cut_keeps_it_and_the_next_one_is_beyond_it(driver: Driver) -> None:
@@ -389,7 +454,7 @@ def test_a_rollback_to_the_cut_keeps_it_and_the_next_one_is_beyond_it(driver: Dr
     assert driver.cuts.staging is not None
     driver.cuts.roll_back(cut_name(clock), clock + 9, driver.now_s)
     assert driver.cuts.committed is not None and driver.cuts.staging is None
-    assert driver.cuts.largest_lag == 9, "results may have come in since the last step"
+    assert driver.cuts.lag.largest == 9, "results may have come in since the last step"
     driver.completed, driver.horizon = clock, clock - LOOKAHEAD
     driver.advance()
     assert driver.cuts.staging is not None and driver.cuts.staging.clock > clock
@@ -399,7 +464,7 @@ def test_a_rollback_to_the_cut_keeps_it_and_the_next_one_is_beyond_it(driver: Dr
 def test_a_rollback_to_a_checkpoint_voids_cuts(driver: Driver, checkpoint: str) -> None:
     driver.commit()
     driver.cuts.roll_back(checkpoint, 30, driver.now_s)
-    assert driver.cuts.committed is None and driver.cuts.largest_lag == 0
+    assert driver.cuts.committed is None and driver.cuts.lag.largest == 0
     driver.completed, driver.horizon = 0, 1
     driver.advance()
     assert driver.cuts.staging is not None and driver.cuts.staging.clock == 1 + LOOKAHEAD

@@ -174,9 +174,7 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
         clock += 1
     for partition in (0, 1):
         clocks = (pending.clock,) * 4
-        master.report(
-            m.CheckpointPartWritten(S1, pending.checkpoint_id, partition, "f", 1, "c", clocks, 4 * pending.clock, 0)
-        )
+        master.report(m.CheckpointPartWritten(S1, pending.number, partition, "f", 1, "c", clocks, 4 * pending.clock, 0))
     finish = master.commands(e.FinishCheckpoint)[-1]
     assert (finish.workers, finish.servers) == (4, 1)
     assert master.state.size.asked(master.state.plans.open) == {Role.WORKER: 4, Role.SERVER: 1}

@@ -250,7 +250,7 @@ def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_wri
     orders = [c for c in checkpoints.advance(job, 1.0) if isinstance(c, e.Send)]
     checkpoints.validate()
     assert [order.to for order in orders] == list(SERVERS) and checkpoints.pending is not None
-    clock, number = checkpoints.pending.clock, checkpoints.pending.checkpoint_id
+    clock, number = checkpoints.pending.clock, checkpoints.pending.number
     assert clock == 10 and checkpoints.resend_order("server-1", [0, 1])
     for partition in range(4):
         part = m.CheckpointPartWritten("server-1", number, partition, "f", 1, "c", (clock,) * 6, clock, 0)
@@ -381,5 +381,5 @@ def test_a_loss_that_ends_the_job_is_not_recovered_from() -> None:
         recovery.begin(JOB, False, 7)
     lose(recovery, "worker-2", INCIDENT_S * MOST_INCIDENTS)
 
-    assert recovery.fatal.startswith("worker-2 ended unexpectedly: crashed; ") and not recovery.must_ask
+    assert recovery.fatal.startswith("worker-2 (c-worker-2) ended unexpectedly: crashed; ") and not recovery.must_ask
     assert recovery.losses[-1].outcome is LossOutcome.OPEN

@@ -47,7 +47,7 @@ def test_partition_is_copied_for_a_cut_when_it_has_completed_the_clocks_before()
     assert order(server, 1, 2) == []
     server.push(0, *ALL)
     commands = server.push(1, *ALL)
-    taken = s.TakeCut(1, 0, 2, s.Counters((2, 2, 2), 6, 0))
+    taken = s.CopyForCut(1, 0, 2, s.Counters((2, 2, 2), 6, 0))
     assert commands.index(taken) > kinds(commands).index("StepPartition")
     # A repeated order changes nothing, nor does an earlier one.
     assert order(server, 1, 2) == [] and clocks(server, 0) == [2]
@@ -59,14 +59,14 @@ def test_order_for_a_clock_that_is_past_is_skipped_under_bsp() -> None:
         server.push(clock, *ALL)
     (skipped,) = order(server, 1, 2)
     assert isinstance(skipped, s.SkipCut) and "clock 3" in skipped.why and clocks(server, 0) == []
-    assert kinds(order(server, 2, 3)) == ["TakeCut"]
+    assert kinds(order(server, 2, 3)) == ["CopyForCut"]
 
 
 def test_checkpoint_and_cut_of_one_clock_are_both_taken() -> None:
     server = Server(BSP)
     server.step(s.CheckpointOrdered(1, 1))
     order(server, 1, 1)
-    assert {"TakeSnapshot", "TakeCut"} <= set(kinds(server.push(0, *ALL)))
+    assert {"TakeSnapshot", "CopyForCut"} <= set(kinds(server.push(0, *ALL)))
 
 
 def test_next_order_commits_the_cut_and_drops_the_one_before() -> None:
@@ -91,14 +91,14 @@ def test_when_no_cut_is_needed_any_more_what_is_late_leaves_no_copy() -> None:
     server.step(part(1, 2))
     assert server.step(s.CutsDropped(1)) == [s.DropCut(1, 2)]
     server.push(0, *ALL)
-    assert "TakeCut" not in kinds(server.push(1, *ALL)), "it had ordered a copy for that clock"
+    assert "CopyForCut" not in kinds(server.push(1, *ALL)), "it had ordered a copy for that clock"
     assert kinds(server.step(part(1, 2))) == ["RefuseUpdate"]
     assert order(server, 1, 2) == [] and (clocks(server, 0), clocks(server, 1)) == ([], [])
     # A cut that is ordered later is kept; an order to drop the one before says nothing about it.
     assert kinds(server.step(part(2, 3))) == ["StoreCut"]
     assert order(server, 2, 3) == []
     assert server.step(s.CutsDropped(1)) == [] and clocks(server, 1) == [3]
-    assert "TakeCut" in kinds(server.push(2, *ALL))
+    assert "CopyForCut" in kinds(server.push(2, *ALL))
     assert server.step(s.CutsDropped(2)) == [s.DropCut(0, 3), s.DropCut(1, 3)]
 
 
@@ -106,7 +106,7 @@ def test_server_that_did_not_hear_of_a_cut_refuses_it_once_none_is_needed() -> N
     server = Server(BSP, start=APART)
     assert server.step(s.CutsDropped(3)) == []
     assert kinds(server.step(part(3, 1))) == ["RefuseUpdate"] and order(server, 3, 0) == []
-    assert kinds(order(server, 4, 0)) == ["TakeCut"]
+    assert kinds(order(server, 4, 0)) == ["CopyForCut"]
 
 
 def test_late_part_of_an_earlier_cut_or_incarnation_is_refused() -> None:
@@ -139,7 +139,7 @@ def test_rollback_restores_the_cut_and_drops_later_ones() -> None:
     assert server.state.inventory(1, 0).cuts == (m.KeptCut(0, 0), m.KeptCut(1, 0))
     assert server.state.partitions[1].clocks.next_clock == [0, 0, 0]
     # The cut that was ordered before the rollback is void.
-    assert "TakeCut" not in kinds(server.push(0, *ALL))
+    assert "CopyForCut" not in kinds(server.push(0, *ALL))
     assert kinds(server.step(part(3, 1, kept=0, incarnation=1))) == ["StoreCut"]
 
 
@@ -160,7 +160,7 @@ def test_owner_of_a_later_cuts_partition_takes_no_copy_for_an_earlier_one() -> N
     server.step(s.MembershipArrived(1, membership(2, ("server-1", "server-1"))))
     server.step(s.PromoteArrived("promote", 1, 1, 0))
     assert server.state.owned() == (0, 1) and clocks(server, 1) == [3]
-    assert "TakeCut" in kinds(order(server, 2, 3, kept=0))
+    assert "CopyForCut" in kinds(order(server, 2, 3, kept=0))
 
 
 @pytest.mark.parametrize("settings", [BSP, SSP, ASP])
@@ -174,7 +174,7 @@ def test_any_order_of_cuts_parts_and_rollbacks_keeps_at_most_two_copies(settings
 
         def follow(commands: list[s.ServerCommand], seed: int, copies: set[tuple[int, int]]) -> None:
             for command in commands:
-                if isinstance(command, s.TakeCut | s.StoreCut):
+                if isinstance(command, s.CopyForCut | s.StoreCut):
                     copies.add((command.partition, command.clock))
                 elif isinstance(command, s.DropCut):
                     assert (command.partition, command.clock) in copies, seed

@@ -155,6 +155,9 @@ def test_plan_promotes_a_standing_follower_and_nothing_is_sent() -> None:
     assert donor.state.partitions[0].holding is Holding.FORMER
     assert taker.state.partitions[0].holding is Holding.OWNER
     assert s.ReportToMaster(m.PartitionPromoted(S2, 1, 0)) in promoted
+    released = donor.step(s.PlanReleaseOrdered(1))
+    assert released[:2] == [s.StopSending(0, 0, S2), s.DropPartition(0)]
+    assert not donor.state.partitions[0].followers and set(donor.state.partitions[1].followers) == {S2}
 
 
 def test_follower_that_a_plan_brought_stands_after_its_release_and_one_that_moved_on_does_not() -> None:

@@ -21,8 +21,7 @@ from eps.cluster.supervisor.process import PRELOAD, buffer_lines, exit_with, loa
 MODULES = (
     *PRELOAD,
     "eps.cluster.container",
-    "eps.server.main",
-    "eps.worker.main",
+    "eps.job.member",
     "tests.fakes.yarn_am",
 )
 

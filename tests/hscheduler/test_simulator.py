@@ -201,7 +201,7 @@ class TestCommand:
         target = tmp_path / "report.json"
         assert cli.main(["simulate", spec, "--policy", "elastic,static", "--report", str(target)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[0] for line in lines] == ["policy", "elastic", "static"]
+        assert [line.split()[0] for line in lines] == 2 * ["policy", "elastic", "static"]
         found = json.loads(target.read_text())
         assert set(found) == {"elastic", "static"}
         assert len(found["static"]["trials"]) == 6

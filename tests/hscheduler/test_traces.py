@@ -92,7 +92,7 @@ def test_an_invalid_trace_is_refused(tmp_path, text, message):
 def test_the_command_plays_a_trace(trace, capsys):
     assert cli.main(["simulate", "--trace", str(trace), "--policy", "elastic,static"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["policy", "elastic", "static"]
+    assert [line.split()[0] for line in lines] == 2 * ["policy", "elastic", "static"]
     assert cli.main(["simulate"]) == 2
     assert "nothing to simulate" in capsys.readouterr().err
 

@@ -147,6 +147,29 @@ class Pair:
         """Return the parts that the BackupPS received."""
         return [header.cut for header in map(parse_header, self.received) if header.HasField("cut")]
 
+    def move(self) -> None:
+        """Have both partitions sent to the BackupPS for a plan."""
+        to = tuple(m.Target(partition, BACKUP, self.addresses[BACKUP]) for partition in PARTITIONS)
+        self.shells[OWNER].on_order(m.SendPartitions(1, to))
+
+    def wait_for_move(self) -> list[m.PartitionSent]:
+        def sent() -> list[m.PartitionSent]:
+            return [report for report in self.reports if isinstance(report, m.PartitionSent)]
+
+        wait_for(lambda: len(sent()) == len(PARTITIONS), TIMEOUT_S, f"the move, reports {self.reports}")
+        arrived = {r.partition: r.checksum for r in self.reports if isinstance(r, m.PartitionCaughtUp)}
+        assert arrived == {report.partition: report.checksum for report in sent()}
+        return sent()
+
+    def snapshots(self) -> list[pb.PartitionSnapshot]:
+        """Return the snapshots that the BackupPS received."""
+        return [header.snapshot for header in map(parse_header, self.received) if header.HasField("snapshot")]
+
+    def is_followed(self) -> bool:
+        """Return whether the BackupPS has the bits of the owner."""
+        there = self.shells[BACKUP]._partitions.stores
+        return all(p in there and bits(there[p].snapshot()[0]) == self.store(p) for p in PARTITIONS)
+
     def failures(self) -> list[m.CutFailed]:
         return [report for report in self.reports if isinstance(report, m.CutFailed)]
 
@@ -253,6 +276,47 @@ def test_whole_partition_is_sent_if_its_backup_lacks_the_copy_that_changed(pair:
     assert [part.changed_only for part in pair.parts()] == [False, False, *again]
 
 
+def test_a_partition_moves_to_its_backup_as_the_keys_that_changed_since_the_cut(pair: Pair) -> None:
+    pair.train(*range(first(pair), 1))
+    pair.order(1, 1)
+    pair.wait_for_cut(1)
+    whole = min(report.size_bytes for report in pair.staged(1))
+    pair.train(1)
+    pair.move()
+    sent = pair.wait_for_move()
+    assert [part.changed_only for part in pair.snapshots()] == [True, True]
+    assert max(report.size_bytes for report in sent) < 0.7 * whole
+    # The copies of the cut stay as they were, and updates follow.
+    assert pair.is_followed() and pair.kept(OWNER) == pair.kept(BACKUP)
+    pair.train(2)
+    wait_for(pair.is_followed, TIMEOUT_S, "the updates of clock 2")
+
+
+@pytest.mark.parametrize("which", ["missing", "different"])
+def test_a_whole_partition_moves_to_a_backup_that_lacks_the_copy_and_no_update_comes_before_it(
+    pair: Pair, which: str
+) -> None:
+    pair.train(*range(first(pair), 1))
+    pair.order(1, 1)
+    pair.wait_for_cut(1)
+    cuts = pair.shells[BACKUP]._cuts
+    for key, (cut_id, (state, values, *others)) in list(cuts._kept.items()):  # type: ignore[misc]
+        if which == "missing":
+            del cuts._kept[key]
+        else:
+            cuts._kept[key] = cut_id, (state, values + 1, *others)
+    pair.train(1)
+    pair.answers.clear()
+    pair.move()
+    pair.train(2, 3)
+    pair.answers.set()
+    pair.wait_for_move()
+    assert sorted((part.partition, part.changed_only) for part in pair.snapshots()) == [
+        (partition, changed_only) for partition in PARTITIONS for changed_only in (False, True)
+    ]
+    wait_for(pair.is_followed, TIMEOUT_S, "the updates of clocks 2 and 3")
+
+
 def test_changed_keys_are_those_whose_bits_differ() -> None:
     random = np.random.default_rng(1)
     for _ in range(200):
@@ -346,7 +410,7 @@ def test_copy_of_a_voided_cut_is_not_kept_for_another_cut_of_that_clock(dense: P
     """After a rollback a cut may have the clock of one whose copy is still on its way."""
     dense.train(-1, 0, 1)
     at_2 = dense.store(0)
-    taken = s.TakeCut(1, 0, 2, s.Counters((2, 2), 4))
+    taken = s.CopyForCut(1, 0, 2, s.Counters((2, 2), 4))
     arrays = dense.shells[OWNER]._partitions.stores[0].snapshot()[0]
     cuts = dense.shells[OWNER]._cuts
     with dense.shells[OWNER]._lock:

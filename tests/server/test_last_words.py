@@ -4,46 +4,59 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from eps.core.types import Role
 from eps.errors import PeerUnavailableError
+from eps.job import member as module
+from eps.job.member import Member
 from eps.net.security.credentials import Security
-from eps.server import main as module
-from eps.server.main import Server
-from eps.worker.main import Worker
 
 TIMEOUT_S = 60.0
 WHY = "the job master is unreachable"
 
 
-def test_the_last_line_of_a_worker_says_why_it_ended(caplog: pytest.LogCaptureFixture) -> None:
-    """YARN tells of a container that failed what it wrote last: that was how much it had sent."""
-    ready = threading.Event()
-    ready.set()
-    one: Any = SimpleNamespace(name="worker-1", _ended=threading.Event(), _ready=ready, _shell=None)
-    with caplog.at_level(logging.INFO):
-        Worker._end(one, 1, WHY)
-    assert caplog.messages[-1] == f"W[worker-1] M ends: {WHY}"
+NOTHING_MORE = "nothing more is written"
 
 
 class Shell:
-    """What a server does, of which its writer speaks last: it gives up what it had begun."""
+    """What a member does, which speaks when it ends: a server's writer gives up what it had begun."""
+
+    def __init__(self, *_: object) -> None:
+        self.loop = self
+        self._stopped = threading.Event()
 
     def close(self) -> None:
         """Do nothing."""
 
-    def __init__(self, *_: object) -> None:
-        pass
+    def prepare(self, servers: list[Any]) -> None:
+        """Do nothing."""
 
     def end_writing(self) -> None:
-        logging.getLogger("eps.server").warning("S[server-1] nothing more is written: the server ends")
+        logging.getLogger("eps").warning(NOTHING_MORE)
+
+    def run(self) -> None:
+        assert self._stopped.wait(TIMEOUT_S)
+        self.end_writing()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class ServerShell(Shell):
+    """That of a server."""
+
+
+class WorkerShell(Shell):
+    """That of a worker."""
 
 
 class Session:
-    """A session that breaks when the server starts to serve."""
+    """A session that breaks when the member is ready."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self._breaking = threading.Thread()
@@ -55,7 +68,7 @@ class Session:
 
         self._breaking = threading.Thread(target=end, daemon=True)
         self._breaking.start()
-        return lambda: SimpleNamespace(name="server-1", job_json="")
+        return lambda: SimpleNamespace(name="member-1", job_json="", servers=())
 
     def close(self) -> None:
         """Do nothing."""
@@ -67,14 +80,15 @@ class Session:
         pass
 
 
-def test_the_last_line_of_a_server_says_why_it_ended_whatever_its_checkpoint_comes_to(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("role", Role)
+def test_the_last_line_of_a_member_says_why_it_ended_whatever_it_ends_with(
+    role: Role, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """If HDFS is unreachable, a checkpoint is still in progress, which the end aborts."""
     spec = SimpleNamespace(
         recovery=SimpleNamespace(member_timeout_s=3.0, master_timeout_s=60.0), network=SimpleNamespace(van="")
     )
-    runtime = SimpleNamespace(within=lambda job_dir: SimpleNamespace(spec=spec))
+    runtime = SimpleNamespace(within=lambda job_dir: SimpleNamespace(spec=spec, job_dir=job_dir))
     van = SimpleNamespace(
         listen=lambda *_: SimpleNamespace(address="127.0.0.1:1", close=lambda: None), restrict_to=lambda ways: None
     )
@@ -83,14 +97,13 @@ def test_the_last_line_of_a_server_says_why_it_ended_whatever_its_checkpoint_com
     for name, fake in (
         ("NegotiatedVan", lambda security, within=None: van),
         ("MemberSession", Session),
-        ("ServerShell", Shell),
+        ("ServerShell", ServerShell),
+        ("WorkerShell", WorkerShell),
+        ("make_shell", WorkerShell),
     ):
         monkeypatch.setattr(module, name, fake)
     monkeypatch.setattr(module, "master_finder", lambda job_dir: None)
-    context: Any = SimpleNamespace(job_dir=None, container_id="container-2", host="", master_address="127.0.0.1:2")
+    context: Any = SimpleNamespace(job_dir=tmp_path, container_id="container-2", host="", master_address="127.0.0.1:2")
     with caplog.at_level(logging.INFO):
-        assert Server(context).run() == 1
-    assert caplog.messages[-2:] == [
-        "S[server-1] nothing more is written: the server ends",
-        f"S[server-1] M ends: {WHY}: nobody answers",
-    ]
+        assert Member(context, role).run() == 1
+    assert caplog.messages[-2:] == [NOTHING_MORE, f"{role[0].upper()}[member-1] M ends: {WHY}: nobody answers"]

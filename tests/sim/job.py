@@ -15,6 +15,7 @@ from random import Random
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.cuts import NO_BOUND, LagBound
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
 from eps.core.members import container_of, seat_of
@@ -91,6 +92,8 @@ class SimJob:
         Number of containers of each tier: each has a worker and a server.
     stage_rule : StageRule
         How the job with tiers chooses the stage.
+    lag_bound : LagBound
+        By how much its consistent clock may lag behind.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class SimJob:
         managed: bool = False,
         tiers: Mapping[Tier, int] | None = None,
         stage_rule: StageRule = StageRule.AUTO,
+        lag_bound: LagBound = NO_BOUND,
     ) -> None:
         self.seed = seed
         self.settings = settings
@@ -117,7 +121,14 @@ class SimJob:
         self.releases_at_once = releases_at_once
         self.net = FakeNetwork(seed, faults)
         self.master = Job(
-            settings, num_workers, num_servers, triggers, managed=managed, tiers=tiers, stage_rule=stage_rule
+            settings,
+            num_workers,
+            num_servers,
+            triggers,
+            managed=managed,
+            tiers=tiers,
+            stage_rule=stage_rule,
+            lag_bound=lag_bound,
         )
         self.counted: Counter[str] = Counter()
         self.answers: dict[str, e.Answer] = {}

@@ -171,7 +171,7 @@ class SimServer(SimProcess):
             self._cut_said[report.partition] = report
             self.report(report)
 
-    def _send_cut(self, command: s.TakeCut) -> None:
+    def _send_cut(self, command: s.CopyForCut) -> None:
         """Send the copy of a partition to its BackupPS, after a while."""
         cut_id, partition, store = command.cut_id, command.partition, self.kept[command.partition, command.clock]
         incarnation = self.state.incarnation
@@ -304,7 +304,7 @@ class SimServer(SimProcess):
                 written = self.name, checkpoint_id, partition, self.name, 8, str(store.value)
                 counted = counters.next_clock, counters.applied, counters.duplicates_refused
                 self._write(m.CheckpointPartWritten(*written, *counted))
-            case s.TakeCut(_, partition, clock, counters):
+            case s.CopyForCut(_, partition, clock, counters):
                 store = self.stores[partition]
                 self.kept[partition, clock] = Store(store.value, list(counters.next_clock))
                 self.check_copy(partition, clock)

@@ -11,7 +11,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.cuts import MOST_FAILURES
+from eps.core.cuts import MOST_FAILURES, NO_BOUND, LagBound
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.tiers import Stage, StageRule
 from eps.core.types import CoreSettings, Tier
@@ -113,7 +113,7 @@ def test_a_stage_change_is_aborted_if_reliable_containers_cannot_take_copies() -
     copied, failed = set(), set()
     sends = SimServer._send_cut
 
-    def fails_in_part(server: SimServer, command: s.TakeCut) -> None:
+    def fails_in_part(server: SimServer, command: s.CopyForCut) -> None:
         if command.partition != 5:
             sends(server, command)
             return
@@ -144,3 +144,19 @@ def test_no_copy_is_left_when_a_job_returns_to_stage_1() -> None:
     job.check_finished()
     assert job.transitions == {(Stage.PARAM_SERVS, Stage.ACTIVE_PSS), (Stage.ACTIVE_PSS, Stage.PARAM_SERVS)}
     assert job.counted["copies"] and job.counted["quiet"]
+
+
+@pytest.mark.parametrize("bound", [NO_BOUND, LagBound(clocks=25), LagBound(seconds=6.0)])
+def test_the_lag_is_within_its_bound_although_copies_take_long(bound: LagBound) -> None:
+    """Without a bound, the next cut would wait four times as long as the last one took."""
+    sends = SimServer._send_cut
+
+    def sends_late(server: SimServer, command: s.TakeCut) -> None:
+        server.net.after(1.0, lambda: sends(server, command))
+
+    with patch.object(FaithfulServer, "_send_cut", sends_late):
+        job = KeepingJob(3, 1, 2, lag_bound=bound)
+        job.run(LIMIT_S)
+    job.check_finished()
+    lag = job.master.cuts.lag
+    assert (lag.largest <= 25) == (bound is not NO_BOUND) == (lag.largest_s <= 6.0), vars(lag)

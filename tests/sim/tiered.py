@@ -157,7 +157,7 @@ class TieredJob(EvictingJob):
             return
         assert self._seen is not None and after.checkpoint == self._seen.point.checkpoint
         assert cuts.committed == self._seen, "the cut stays"
-        assert back.clock - back.to <= cuts.largest_lag, "the job rolls back by the lag at most"
+        assert back.clock - back.to <= cuts.lag.largest, "the job rolls back by the lag at most"
 
     @property
     def transitions(self) -> set[tuple[Stage, Stage]]:

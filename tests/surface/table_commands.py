@@ -183,12 +183,13 @@ HSCHEDULER_LINES = (
     Line("sweeps --all", 0),
     Line(
         "compare {missing} --policies elastic,static --on local --trials 3 --seed 2 --report r.json --page p.html "
-        "--quiet",
+        "--quiet --target loss=0.5 --size best",
         2,
         "{missing}",
     ),
     Line(
-        "simulate {missing} --policy elastic,static --trials 3 --seed 2 --report r.json --page p.html --verbose",
+        "simulate {missing} --policy elastic,static --trials 3 --seed 2 --report r.json --page p.html --verbose "
+        "--target loss=0.5 --size best",
         2,
         "{missing}",
     ),

@@ -178,7 +178,9 @@ def test_a_job_file_with_a_model_of_the_users_own_and_flags_over_it(folder: Path
 
 def test_a_sweep_file_reaches_the_sweep(swept: Swept, folder: Path) -> None:
     # Paths count from the file's folder.
-    wanted = {**SWEEP_FILE, "job": {**SWEEP_FILE["job"], "data": str(folder / "rows.svm")}}
+    rows = str(folder / "rows.svm")
+    job, sweep = {**SWEEP_FILE["job"], "data": rows}, {**SWEEP_FILE["sweep"], "final_test": rows}
+    wanted = {**SWEEP_FILE, "job": job, "sweep": sweep}
     found = swept.report["spec"]
     for section, table in wanted.items():
         for key, value in table.items():
@@ -210,6 +212,7 @@ def test_the_report_of_a_sweep(swept: Swept, folder: Path) -> None:
     report = swept.report
     assert not misfits(SWEEP_REPORT, report)
     assert report["policy"] == "elastic" and report["resources"] == {"leaked": 0}
+    assert not misfits({"test": {"accuracy": float, "f1": float}}, report["best"])
     assert {trial["phase"] for trial in report["trials"]} <= TRIAL_PHASES and len(report["trials"]) == 3
     for trial in report["trials"]:
         assert eps.Job.find(trial["name"]).status()["state"] in JOB_STATES

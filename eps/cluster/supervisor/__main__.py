@@ -1,6 +1,7 @@
 """``python -m eps.cluster.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
 
-With ``--handoff-fd`` it imports first and receives the job later, over that socket.
+With ``--handoff-fd`` it imports first and receives the job later, over that socket.  With ``--fork-fd`` it forks such
+supervisors (:mod:`eps.cluster.supervisor.fork_server`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eps.cluster.supervisor.fork_server import serve
 from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
 from eps.cluster.supervisor.process import (
     PRELOAD,
@@ -42,6 +44,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("job_dir", type=Path, nargs="?", metavar="JOB_DIR", help="the job's directory")
     parser.add_argument("--handoff-fd", type=int, metavar="N", help="socket that sends the job's directory later")
+    parser.add_argument("--fork-fd", type=int, metavar="N", help="socket of requests to fork a supervisor")
     parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
     parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
     parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="separated by commas")
@@ -61,9 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     failures: list[str] = []
     modules = [name for name in arguments.preload.split(",") if name]
     modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
-    if arguments.handoff_fd is not None:
+    waits = arguments.handoff_fd is not None or arguments.fork_fd is not None
+    if waits:
         failures = preload(modules)
-        if not _take_job(arguments):
+        if arguments.fork_fd is not None:
+            arguments.handoff_fd = serve(arguments.fork_fd)
+        if arguments.handoff_fd is None or not _take_job(arguments):
             return 0
     job = JobDir(arguments.job_dir.absolute())
     try:
@@ -77,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"eps.cluster.supervisor: {error}", file=sys.stderr)
         return CANNOT_START
     signals.pthread_sigmask(signals.SIG_BLOCK, STOP_SIGNALS)
-    if arguments.handoff_fd is None:
+    if not waits:
         failures = preload(modules)
     for failure in failures:
         print(f"eps.cluster.supervisor: {failure}", file=sys.stderr)

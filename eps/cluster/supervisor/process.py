@@ -145,7 +145,7 @@ def run_child(
     """
 
     def become() -> int:
-        _die_with_parent(parent_pid)
+        die_with_parent(parent_pid)
         with suppress(OSError):
             os.setpgid(0, 0)
         _take_files(log_path, keep=context.supervisor_fd)
@@ -204,7 +204,8 @@ def _exit_code(function: Callable[[ContainerContext], object], context: Containe
     return 1
 
 
-def _die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
     if _libc.prctl(_PR_SET_PDEATHSIG, int(signals.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     # If the parent died before the call, no signal will come.

@@ -53,6 +53,28 @@ class JobHandle(Protocol):
         """
 
 
+class Process(Protocol):
+    """The process of a supervisor; :class:`subprocess.Popen` is one."""
+
+    returncode: int | None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return the exit code."""
+
+    def send_signal(self, signal: int, /) -> None:
+        """Send a signal; no effect if it has ended."""
+
+    def kill(self) -> None:
+        """Kill it; no effect if it has ended."""
+
+
 class SupervisorHandle:
     """A supervisor that this process started.
 
@@ -64,9 +86,7 @@ class SupervisorHandle:
         How long :meth:`close` waits for a tied job.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], tie_fd: int | None, close_timeout_s: float = CLOSE_TIMEOUT_S
-    ) -> None:
+    def __init__(self, process: Process, tie_fd: int | None, close_timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         self._process = process
         self._tie_fd = tie_fd
         self.close_timeout_s = close_timeout_s
@@ -235,6 +255,8 @@ class WarmSupervisor:
     ----------
     entry_points : mapping
         Role -> ``module:function``.
+    forked : (socket, Process), optional
+        One that a fork server started, and the socket to it; by default a new process is started.
 
     Raises
     ------
@@ -242,25 +264,11 @@ class WarmSupervisor:
         The process cannot be started.
     """
 
-    def __init__(self, entry_points: Mapping[str, str]) -> None:
+    def __init__(self, entry_points: Mapping[str, str], forked: tuple[socket.socket, Process] | None = None) -> None:
         self._entry_points = entry_points
-        ours, theirs = socket.socketpair()
-        words = ["--handoff-fd", str(theirs.fileno()), *_entry_words(entry_points)]
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "eps.cluster.supervisor", *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=supervisor_environment(os.environ),
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                ours.close()
-                raise ResourceError(f"a supervisor cannot be started: {error}") from error
-        self._socket = ours
+        self._socket: socket.socket
+        self._process: Process
+        self._socket, self._process = start_early("--handoff-fd", entry_points) if forked is None else forked
 
     def give(self, job_dir: Path, tied: bool, lock: JobLock) -> SupervisorHandle:
         """Hand over a job; if this process has ended, to a new one.  Parameters and result are those of
@@ -295,6 +303,42 @@ class WarmSupervisor:
         self._socket.close()
         self._process.kill()
         self._process.wait()
+
+
+def start_early(option: str, entry_points: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a supervisor's process before there is a job; return the socket to it, and the process.
+
+    Parameters
+    ----------
+    option : str
+        The option that gives it its end of the socket.
+    entry_points : mapping
+
+    Raises
+    ------
+    ResourceError
+        The process cannot be started.
+    """
+    # Requests of a fork server keep their bounds.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "eps.cluster.supervisor"),
+                    *(option, str(theirs.fileno()), *_entry_words(entry_points)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=supervisor_environment(os.environ),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise ResourceError(f"a supervisor cannot be started: {error}") from error
+    return ours, process
 
 
 def _entry_words(entry_points: Mapping[str, str]) -> list[str]:

@@ -141,7 +141,9 @@ def print_best(found: Mapping[str, Any], drawn: Path | None) -> int:
 
 def best_text(best: Mapping[str, Any]) -> str:
     """Return a report's best trial as text."""
-    return f"{best['job_id']} with {best['metric']} {best['loss']:.6g}: {point_text(best['point'])}"
+    tested = ", ".join(f"{name} {value:.6g}" for name, value in best.get("test", {}).items())
+    shown = f"{best['job_id']} with {best['metric']} {best['loss']:.6g}: {point_text(best['point'])}"
+    return f"{shown}; on final_test: {tested}" if tested else shown
 
 
 def print_interrupted(found: Mapping[str, Any], target: Path | None, drawn: Path | None) -> None:

@@ -13,9 +13,11 @@ from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.cli.commands.common import DEFAULT_POLICY, policies_of, report_path, with_flags
+from hscheduler.cli.commands.sizes import POLICY, best_of, check_flag
 from hscheduler.live.checks import check_sizes
 from hscheduler.page import write_page
-from hscheduler.reports.report import table
+from hscheduler.reports.measures import Target, with_target
+from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.simulator import paper, pollux
 from hscheduler.simulator.fit import Model, fit, is_simulated, reports_in, spec_of
 from hscheduler.simulator.run import simulate, simulate_jobs, simulate_like, simulate_trace
@@ -28,16 +30,22 @@ def run(args: argparse.Namespace) -> int:
     target, drawn = report_path(args.report), report_path(args.page, "page")
     _one_workload(args)
     model = None if args.model is None else Model.read(Path(args.model))
+    wanted = None if args.target is None else Target.of(args.target)
     if args.paper:
         return _paper(args, target, model)
     simulated = _like(args, model) if args.like else _trace(args) if args.trace else _sweep(args, model)
     reports = []
     for found in simulated:
+        found = with_target(found, wanted)
         reports.append(found)
         if args.verbose:
             for decision in found["decisions"]:
                 print(f"{found['policy']} {decision['at_s']:9.3f} s  {decision['sentence']}", file=sys.stderr)
     print(table(reports))
+    print(measures_table(reports))
+    for found in reports:
+        if "sizes" in found:
+            print(sizes_text(found))
     for found in reports:
         if "like" in found:
             print(_prediction(found))
@@ -77,8 +85,10 @@ def _one_workload(args: argparse.Namespace) -> None:
         raise ConfigError("nothing to simulate: add a sweep's file, --trace, --like or --paper")
     if args.model and args.trace:
         raise ConfigError("--model is not possible with --trace, whose jobs have their own speeds")
-    if args.paper and (args.spec or args.trials or args.page or args.verbose):
+    if args.paper and (args.spec or args.trials or args.page or args.verbose or args.target):
         raise ConfigError("--paper allows only --policy, --seed, --model and --report")
+    if args.size and given:
+        raise ConfigError(f"--size is not possible with --{given[0]}, which names the sizes of its jobs")
     if args.like and args.trials:
         raise ConfigError("--trials is not possible with --like, which takes the trials of its report")
 
@@ -86,8 +96,16 @@ def _one_workload(args: argparse.Namespace) -> None:
 def _sweep(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, Any]]:
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
     check_sizes(spec)
-    for policy in policies_of(args.policy or DEFAULT_POLICY):
-        yield simulate(spec, policy, model=model)
+    policies = policies_of(args.policy or DEFAULT_POLICY)
+    check_flag(args.size, policies, spec)
+    aim = None if args.target is None else Target.of(args.target)
+    for policy in policies:
+        if policy == POLICY and args.size:
+            found = best_of(spec, lambda _, sized: with_target(simulate(sized, POLICY, model=model), aim))
+            assert found is not None
+            yield found
+        else:
+            yield simulate(spec, policy, model=model)
 
 
 def _trace(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -31,14 +31,16 @@ from hscheduler.cli.commands.common import (
     with_flags,
     write_results,
 )
+from hscheduler.cli.commands.sizes import POLICY, best_of, check_flag
 from hscheduler.cli.terminal import Screen, lines_of
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.page import PageServer, write_page
 from hscheduler.reports.exporters import Export, exporters
+from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
-from hscheduler.reports.report import table
+from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.reports.view import SweepView
 from hscheduler.runners import Here, InService, Interrupted, OnYarn, Outcome, Resumed, Runner, Viewers
 from hscheduler.spec import Spec
@@ -75,12 +77,14 @@ class Wanted:
     page: Path | None
     exports: Sequence[Export]
     quiet: bool
+    target: Target | None
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Wanted:
         """Return what the flags request.  Raises ConfigError if a file cannot be written."""
         target, drawn = report_path(args.report), report_path(args.page, "page")
-        return cls(target, drawn, exporters(args.tensorboard, args.mlflow), args.quiet)
+        found = exporters(args.tensorboard, args.mlflow)
+        return cls(target, drawn, found, args.quiet, None if args.target is None else Target.of(args.target))
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -92,7 +96,9 @@ def sweep(args: argparse.Namespace) -> int:
         raise ConfigError("SPEC.toml is missing: name the file of a sweep, or --resume SWEEP")
     if args.scheduler or args.state:
         return _in_service(args)
-    spec, policy = _spec(args), _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
+    spec = _spec(args)
+    _target(args, spec)
+    policy = _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
     if spec.job.get("on") == "yarn":
         _check_flags(args, "yarn")
         return _run(OnYarn(spec, policy), Wanted.of(args), _line_viewers(args))
@@ -113,11 +119,12 @@ def sweep(args: argparse.Namespace) -> int:
 def _in_service(args: argparse.Namespace) -> int:
     """Run a sweep in a service; show it to its end, or return once it is accepted (``--detach``)."""
     _check_flags(args, "service")
-    for flag in ("report", "page", "tensorboard", "mlflow"):
+    for flag in ("report", "page", "tensorboard", "mlflow", "target"):
         if args.detach and getattr(args, flag):
             raise ConfigError(f"{flag} is not possible with detach, which does not wait for results")
     wanted = Wanted.of(args)
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
+    _target(args, spec)
     with client_of(args) as client:
         runner = InService(client, staged_tables(args, spec.tables()), flags_of(args), args.name or "")
         if not args.detach:
@@ -155,6 +162,7 @@ def _run(
         raise
     report = outcome.report
     if report is not None:
+        report = with_target(report, wanted.target)
         write_results(wanted.report, wanted.page, report)
         if server is not None:
             server.end({report["policy"]: report})
@@ -226,6 +234,8 @@ def compare(args: argparse.Namespace) -> int:
     """Run a sweep's file under each policy in turn; print one table, and each makespan over that of the first."""
     policies = policies_of(args.policies)
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
+    aim = _target(args, spec)
+    check_flag(args.size, policies, spec)
     runner: type[OnYarn] | type[Here] = OnYarn if spec.job.get("on") == "yarn" else Here
     runners: dict[str, Runner] = {policy: runner(spec, policy) for policy in policies}
     if spec.sweep.algorithm != "random" and spec.space:
@@ -247,11 +257,14 @@ def compare(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(f"--- {policy}", flush=True)
         try:
-            outcome = each.run(_line_viewers(args))
+            if policy == POLICY and args.size:
+                outcome = _at_best_size(args, spec, aim)
+            else:
+                outcome = each.run(_line_viewers(args))
         except Interrupted as error:
             found = error.outcome.report
             if found is not None:
-                reports[policy] = found
+                reports[policy] = with_target(found, aim)
                 print_interrupted(found, target, drawn)
             write()
             _print_problems(error.outcome)
@@ -259,18 +272,40 @@ def compare(args: argparse.Namespace) -> int:
         has_failed |= _print_problems(outcome)
         if outcome.report is None:
             return EXIT_FAILED
-        reports[policy] = outcome.report
+        reports[policy] = with_target(outcome.report, aim)
+        reports.update(with_regret(reports))
         ratios[policy] = round(reports[policy]["makespan_s"] / reports[policies[0]]["makespan_s"], 4)
         write()
     if args.quiet:
         for found in reports.values():
             print_failures(found)
     print(table(list(reports.values())))
+    print(measures_table(list(reports.values())))
+    for found in reports.values():
+        if "sizes" in found:
+            print(sizes_text(found))
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
     barren = [policy for policy, found in reports.items() if found["best"] is None]
     if barren:
         print(f"no trial finished under {', '.join(barren)}", file=sys.stderr)
     return EXIT_FAILED if barren or has_failed else EXIT_OK
+
+
+def _at_best_size(args: argparse.Namespace, spec: Spec, aim: Target | None) -> Outcome:
+    """Return the outcome of the best fixed size, with what the others found.  Raises as :meth:`Runner.run`."""
+    problems: list[str] = []
+    last = Outcome(None)
+
+    def run(size: str, sized: Spec) -> dict[str, Any] | None:
+        nonlocal last
+        if not args.quiet:
+            print(f"--- {POLICY}, {size}", flush=True)
+        last = Here(sized, POLICY).run(_line_viewers(args))
+        problems.extend(f"{size}: {problem}" for problem in last.problems)
+        return None if last.report is None else with_target(last.report, aim)
+
+    found = best_of(spec, run)
+    return last if found is None else Outcome(found, last.error, tuple(problems), last.hints)
 
 
 def sweeps(args: argparse.Namespace) -> int:
@@ -312,6 +347,15 @@ def _spec(args: argparse.Namespace) -> Spec:
     """Return a sweep's file with the flags in place of its settings."""
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
     return spec if args.on is None else dataclasses.replace(spec, job={**spec.job, "on": args.on})
+
+
+def _target(args: argparse.Namespace, spec: Spec) -> Target | None:
+    """Return the target that the flags name, before anything runs.  Raises ConfigError if the sweep cannot reach it."""
+    if args.target is None:
+        return None
+    target = Target.of(args.target)
+    target.check(spec.sweep.metric)
+    return target
 
 
 def _one(policies: list[str]) -> str:
