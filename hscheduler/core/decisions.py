@@ -203,18 +203,25 @@ class Needs:
     takes: bool = False
     #: The stopping rule of sweeps that name none.
     stop: str = "none"
+    #: Jobs begin in one container that hosts a worker and a server, whatever size they ask for.
+    hosts: bool = False
 
 
 _P = TypeVar("_P", bound=Policy)
 
 
 def needing(
-    *, progress: bool = False, checkpoints: bool = False, takes: bool = False, stop: str = "none"
+    *,
+    progress: bool = False,
+    checkpoints: bool = False,
+    takes: bool = False,
+    stop: str = "none",
+    hosts: bool = False,
 ) -> Callable[[_P], _P]:
     """Declare what a policy needs, as a decorator; a policy without it needs nothing."""
 
     def declared(policy: _P) -> _P:
-        vars(policy)["needs"] = Needs(progress, checkpoints, takes, stop)
+        vars(policy)["needs"] = Needs(progress, checkpoints, takes, stop, hosts)
         return policy
 
     return declared

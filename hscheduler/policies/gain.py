@@ -47,7 +47,7 @@ WORTH_A_GROWTH = 0.02
 MOST_STARTED = 100
 
 
-@needing(progress=True, takes=True, stop="threshold")
+@needing(progress=True, takes=True, stop="threshold", hosts=True)
 def gain(view: View) -> Decision:
     """Decide by gain: undo a growth, start queued jobs, give free containers to jobs, or move some between jobs."""
     return first_of(view, undo_growth, _give_back, _share)

@@ -13,6 +13,8 @@ from hscheduler.core.resources import NOTHING, Resources, Role
 from hscheduler.core.rungs import Stopping
 from hscheduler.core.speed import Curve
 from hscheduler.policies import POLICIES
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
 from tests.hscheduler.toy import UNIT, Toy
 
 CURVE = Curve(0.0285, 0.9715)
@@ -271,3 +273,22 @@ def test_containers_of_a_lost_node_do_not_stop_it() -> None:
     learn(toy, "a", "b")
     assert sum(sizes(toy).values()) == 12
     assert all(c.role is Role.WORKER for c in toy.scheduler.ledger.all())
+
+
+def test_trials_of_a_file_begin_in_one_container_whatever_it_asks_for() -> None:
+    spec = Spec.of({"job": {"workers": 4, "servers": 2, "iterations": 50}})
+    request = spec.under("gain").request("a", "sweep")
+    assert (request.workers, request.servers) == (1, 0)
+    assert spec.under("elastic") is spec
+    searched = Spec.of({"space": {"workers": {"choice": [1, 2]}}, "job": {"iterations": 50}})
+    assert searched.under("gain") is searched
+
+
+@pytest.mark.parametrize("stop", ["none", "threshold", "median", "sha", "asha"])
+def test_every_sweep_ends_under_every_stopping_rule(stop: str) -> None:
+    table = {"trials": 27, "stop": stop, "arrival": "poisson:2s", "max_iterations": 900}
+    spec = Spec.of({"sweep": table, "job": {"iterations": 900, "stretch_s": 0.002}})
+    report = simulate(spec, "gain")
+    assert report["resources"] == {"leaked": 0}
+    assert all(trial["phase"] in ("finished", "killed") for trial in report["trials"])
+    assert report["makespan_s"] <= 1.02 * simulate(spec, "static")["makespan_s"]
