@@ -248,6 +248,27 @@ def picture_file(text: str) -> Path:
     return path
 
 
+def parse_with_results(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, quick: str, picture: Callable[[str], Path]
+) -> argparse.Namespace:
+    """Add the options of results to a command line and parse it; ``quick`` is the help of ``--quick``."""
+    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
+    parser.add_argument("--picture", type=picture, help="draw the result into this file")
+    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    args = parser.parse_args(argv)
+    if args.redraw and not args.picture:
+        parser.error("--redraw needs --picture, the file to draw into")
+    return args
+
+
+def redrawn(args: argparse.Namespace, draw: Callable[[Any, Path], None]) -> bool:
+    """Draw an earlier result if ``--redraw`` names one; return whether it did."""
+    if args.redraw:
+        draw(json.loads(args.redraw.read_text(encoding="utf-8")), args.picture)
+    return bool(args.redraw)
+
+
 def exit_code(bars: Iterable[Bar], quick: bool) -> int:
     """Return 1 if a bar is missed; with ``--quick`` 0, because the measurement is too short for bars."""
     return 0 if quick or all(bar.verdict != "FAIL" for bar in bars) else 1

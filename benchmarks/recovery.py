@@ -42,11 +42,12 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.bench_common import (  # noqa: E402
     end_in_order,
     machine,
-    new_file,
+    parse_with_results,
     picture_file,
     plotting,
     positive,
     ratio,
+    redrawn,
     rounded,
     run_to_the_end,
     say,
@@ -321,15 +322,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--deadline-s", type=float, default=3.0, help="timeout for silent members")
     parser.add_argument("--resumes", type=int, default=3, help="kills of the whole job, with eps resume")
     parser.add_argument("--seed", type=int, default=0, help="seed of the victims and moments")
-    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
-    parser.add_argument("--picture", type=picture_file, help="draw the result into this file")
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="a small model, twice each: check that it works")
-    args = parser.parse_args(argv)
+    args = parse_with_results(parser, argv, "a small model, twice each: check that it works", picture_file)
     if args.quick:
         args.repeats, args.parameters, args.resumes = min(args.repeats, 2), 0.1, min(args.resumes, 1)
-    if args.redraw and not args.picture:
-        parser.error("--redraw needs --picture, the file to draw into")
     for name, known in (("kinds", set(SIGNALS)), ("victims", set(BARS))):
         unknown = set(getattr(args, name).split(",")) - known
         if unknown:
@@ -340,8 +335,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     args = parse(argv)
-    if args.redraw:
-        draw(json.loads(args.redraw.read_text(encoding="utf-8")), args.picture)
+    if redrawn(args, draw):
         return 0
     end_in_order()
     result = measure(args)

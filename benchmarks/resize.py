@@ -38,11 +38,12 @@ import numpy as np  # noqa: E402
 from benchmarks.bench_common import (  # noqa: E402
     end_in_order,
     machine,
-    new_file,
+    parse_with_results,
     picture_file,
     plotting,
     positive,
     ratio,
+    redrawn,
     rounded,
     run_to_the_end,
     say,
@@ -313,15 +314,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=positive, default=None, help="times each operation is measured")
     parser.add_argument("--optimizer", default="sgd", help="optimizer; its slots move with the partitions")
     parser.add_argument("--no-restarts", action="store_true", help="leave stop-and-restart out")
-    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
-    parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="1 million parameters once: check that it works")
     parser.add_argument("--keep", type=Path, help="keep jobs and logs in this folder")
-    arguments = parser.parse_args(argv)
-    if arguments.redraw and not arguments.picture:
-        parser.error("--redraw needs --picture, the file to draw into")
-    return arguments
+    return parse_with_results(parser, argv, "1 million parameters once: check that it works", picture_file)
 
 
 def summary(results: Sequence[dict[str, Any]], optimizer: str) -> dict[str, Any]:
@@ -343,8 +337,7 @@ def summary(results: Sequence[dict[str, Any]], optimizer: str) -> dict[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     arguments = parse_arguments(argv)
-    if arguments.redraw:
-        draw(json.loads(arguments.redraw.read_text(encoding="utf-8"))["results"], arguments.picture)
+    if redrawn(arguments, lambda found, path: draw(found["results"], path)):
         return 0
     end_in_order()
     sizes = [1.0] if arguments.quick else [float(text) for text in arguments.sizes.split(",")]

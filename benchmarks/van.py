@@ -38,10 +38,11 @@ from benchmarks.bench_common import (  # noqa: E402
     end_in_order,
     exit_code,
     machine,
-    new_file,
+    parse_with_results,
     picture_file,
     plotting,
     positive,
+    redrawn,
     run_to_the_end,
     say,
     write_json,
@@ -215,21 +216,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sizes", default="40,400", metavar="MB,...", help="sizes of large messages, joined by commas")
     parser.add_argument("--rounds", type=positive, default=12, help="rounds; each measures every case once")
     parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="limit of all waits for quiet")
-    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
-    parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw this earlier result")
-    parser.add_argument("--quick", action="store_true", help="40 MB, two rounds, no waits: check that it works")
-    arguments = parser.parse_args(argv)
-    if arguments.redraw and not arguments.picture:
-        parser.error("--redraw needs --picture")
-    return arguments
+    return parse_with_results(parser, argv, "40 MB, two rounds, no waits: check that it works", picture_file)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if a bar is missed, with ``--quick`` 0."""
     arguments = parse_arguments(argv)
-    if arguments.redraw:
-        draw(json.loads(arguments.redraw.read_text(encoding="utf-8")), arguments.picture)
+    if redrawn(arguments, draw):
         return 0
     end_in_order()
     return run(arguments)

@@ -21,6 +21,8 @@ from benchmarks.peers_watch import descendants, machine_busy_s
 from benchmarks.sweeps.workload import CONTAINERS, MODEL, Pace, Size
 from eps.system.waits import wait_for
 
+#: Containers of the jobs that are measured.
+MEASURED_SIZES = (1, 2, 4, 8, 16)
 #: Iterations that are not measured, and that are.
 SETTLING, MEASURED = 3, 16
 #: Emulated seconds after which enough iterations are measured.
@@ -70,11 +72,18 @@ def curve_of(entries: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     return {number: statistics.median(values) for number, values in sorted(found.items())}
 
 
-def at(curve: Mapping[int, float], containers: int, work_s: float) -> float:
-    """Return the seconds of an iteration at any size: what it takes beyond its compute is interpolated."""
+def at(curve: Mapping[int, float], containers: int, work_s: float, splits: int) -> float:
+    """Return the seconds of an iteration at any size.
+
+    The worker with most splits decides how long the compute takes; what an iteration takes beyond that is interpolated.
+    """
     sizes = sorted(curve)
-    serial = [curve[number] - work_s / number for number in sizes]
-    return work_s / containers + float(np.interp(containers, sizes, serial))
+    beyond = [curve[number] - _compute_s(number, work_s, splits) for number in sizes]
+    return _compute_s(containers, work_s, splits) + float(np.interp(containers, sizes, beyond))
+
+
+def _compute_s(containers: int, work_s: float, splits: int) -> float:
+    return work_s * -(-splits // containers) / splits
 
 
 def efficiency(curve: Mapping[int, float], containers: int = CONTAINERS) -> float:

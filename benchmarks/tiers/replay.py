@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import random
 import signal
@@ -30,6 +29,8 @@ from benchmarks.bench_common import (
     conclude,
     end_in_order,
     new_file,
+    parse_with_results,
+    redrawn,
     rounded,
     run_to_the_end,
     say,
@@ -204,15 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--speed", type=float, default=120.0, help="seconds of the trace in a second (default 120)")
     parser.add_argument("--seconds", type=float, default=150.0, help="duration of the replay")
     parser.add_argument("--seed", type=int, default=0, help="seed of the victims")
-    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
-    parser.add_argument("--picture", type=new_file, help="draw the results into this file, as SVG")
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="six hosts, 20 seconds: check that it works")
-    args = parser.parse_args(argv)
-    if args.redraw:
-        if not args.picture:
-            parser.error("--redraw needs --picture, the file to draw into")
-        draw_replay(json.loads(args.redraw.read_text(encoding="utf-8")), args.picture)
+    args = parse_with_results(parser, argv, "six hosts, 20 seconds: check that it works", new_file)
+    if redrawn(args, draw_replay):
         return 0
     if args.trace is None:
         parser.error("give the trace to replay")

@@ -42,7 +42,9 @@ from benchmarks.bench_common import (
     conclude,
     end_in_order,
     new_file,
+    parse_with_results,
     positive,
+    redrawn,
     rounded,
     run_to_the_end,
     say,
@@ -336,15 +338,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=positive, default=2, metavar="N", help="repeats of each job (default 2)")
     parser.add_argument("--patience-s", type=float, default=30.0, help="all waits for a quiet machine together")
     parser.add_argument("--hosts", type=int, choices=(4, 8, 16, 32), default=Network.hosts, help="number of hosts")
-    parser.add_argument("--output", type=new_file, help="also write the JSON to this file")
-    parser.add_argument("--picture", type=new_file, help="draw the results into this file, as SVG")
-    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw an earlier --output")
-    parser.add_argument("--quick", action="store_true", help="four hosts, once: check that it works")
-    args = parser.parse_args(argv)
-    if args.redraw:
-        if not args.picture:
-            parser.error("--redraw needs --picture, the file to draw into")
-        draw(json.loads(args.redraw.read_text(encoding="utf-8")), args.picture)
+    args = parse_with_results(parser, argv, "four hosts, once: check that it works", new_file)
+    if redrawn(args, draw):
         return 0
     end_in_order()
     args.only = args.only or [part for part in PARTS if (part == "throttled") == (args.hosts in NETWORKS)]

@@ -328,8 +328,9 @@ def _add_changes(commands: Any) -> None:
         "eps scale a9a workers=+2 servers=-1",
         "eps scale a9a workers=-3 --dry-run",
         "eps scale a9a transient=+8",
+        "eps scale a9a containers=-container-3",
         text="Change the number of workers and servers of a running job by one plan, while it trains; of a job with\n"
-        "--reliable and --transient, the number of its containers.\n"
+        "--reliable and --transient, the number of its containers, or remove those with these names.\n"
         f"Members with the highest numbers are removed first.{_PHASES[True]}",
     )
     scale.set_defaults(operation="scale")
@@ -338,7 +339,8 @@ def _add_changes(commands: Any) -> None:
         "members",
         metavar="ROLE=+N|-N",
         nargs="+",
-        help="workers=+2, servers=-1, or both; of a job with --reliable: transient=+2, reliable=-1, or both",
+        help="workers=+2, servers=-1, or both; of a job with --reliable: transient=+2, reliable=-1, or both; or "
+        "containers=-container-2,container-3",
     )
     _add_change_flags(scale)
     for adds in (True, False):

@@ -32,9 +32,6 @@ from eps.core.tiers import (
 )
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 
-#: Between two requests for reliable containers that a recovery lacks.
-REQUEST_PAUSE_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
@@ -70,8 +67,6 @@ class Hosting:
         #: Stage -> its iteration time, with the current numbers of containers.
         self._measured: dict[Stage, float] = {}
         self._left_s, self._has_compared = 0.0, False
-        #: When missing reliable containers may be requested again.
-        self._lacking_s = 0.0
         #: Index of the entry of :attr:`stages` that was measured last.
         self._measured_entry = -1
         #: The latest answers of :meth:`view` and of :meth:`decision` with what they depend on, while they hold.
@@ -187,16 +182,24 @@ class Hosting:
         return max(0, self.reliable - view.count(Tier.RELIABLE))
 
     def request_lacking(self, members: Members, view: TiersView, now_s: float) -> list[e.Command]:
-        """Request the missing reliable containers for a recovery, at most once in a while."""
+        """Request the missing reliable containers for a recovery."""
         number = self.lacking(view)
-        if not number or now_s < self._lacking_s:
-            return []
-        self._lacking_s = now_s + REQUEST_PAUSE_S
         return [command for _ in range(number) for command in members.request_host(Tier.RELIABLE, now_s)]
 
-    def replacement(self, view: TiersView) -> Change | None:
-        """Return the change that restores the reliable containers; None if there are enough."""
-        number = self.lacking(view)
+    def taken(self) -> None:
+        """Record that the cluster took a reliable container which the job does not restore."""
+        self.reliable = max(1, self.reliable - 1)
+
+    def replacement(self, view: TiersView, spared: int) -> Change | None:
+        """Return the change that restores the reliable containers; None if there are enough.
+
+        Parameters
+        ----------
+        view : TiersView
+        spared : int
+            How many are missing that the job does not restore.  It restores one if it has no other.
+        """
+        number = max(self.lacking(view) - spared, 0 if view.count(Tier.RELIABLE) else 1)
         return Change(Operation.TIERS, number, containers=((Tier.RELIABLE, number),)) if number else None
 
     def decision(self, membership: Membership, view: TiersView) -> Decision | None:
@@ -256,7 +259,7 @@ class Hosting:
     def released(self, members: Members, plan: Plan) -> list[e.Command]:
         """Release the containers that a plan has removed."""
         if plan.purpose is Purpose.ASKED:
-            self.reliable += sum(number for tier, number in plan.change.containers if tier is Tier.RELIABLE)
+            self.reliable = max(1, self.reliable + plan.more_reliable)
         gone = [name for name in plan.releases if name in members.hosts]
         return [command for name in gone for command in members.release_host(name, "removed from the job")]
 

@@ -65,7 +65,7 @@ from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, PlanCon
 from eps.core.progress import Progress
 from eps.core.reconfig import TAKINGS, Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
-from eps.core.size import Size, StartStep, Startup
+from eps.core.size import PacedRequests, Size, StartStep, Startup
 from eps.core.tiers import StageRule, TiersView
 from eps.core.types import CoreSettings, MemberId, Role, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
@@ -107,7 +107,7 @@ class Job:
     Raises
     ------
     PlanError
-        More workers than splits, or more servers than partitions.
+        More workers than splits, or, without tiers, more servers than partitions.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class Job:
     ) -> None:
         limits = (num_workers, settings.num_splits, "splits"), (num_servers, settings.num_partitions, "partitions")
         for role, (number, limit, items) in zip(Role, limits, strict=True):
-            if not 1 <= number <= limit:
+            # A host without partitions only works.
+            if not 1 <= number or (number > limit and (tiers is None or role is Role.WORKER)):
                 raise PlanError(f"{number} {role}s for {limit} {items}: need 1 to {limit}")
         self.settings = settings
         self.state = JobState.STARTING
@@ -142,10 +143,13 @@ class Job:
         self.hosting = (
             None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions, settings.num_splits)
         )
+        #: A managed job does not restore the containers that its cluster takes.
+        self._managed = managed
         self.cuts = Cuts(settings.num_partitions, settings.iterations, lag_bound)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
         self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed, reliable=reliable)
+        self.paced = PacedRequests()
         self.plans = Plans(settings, triggers)
         self.progress = Progress(settings, stop_on_divergence=stop_on_divergence)
         self.recovery = Recovery(settings.first_clock)
@@ -296,6 +300,9 @@ class Job:
             return
         # If its container was taken away, its end says nothing about the job.
         own = not taken and container_id not in self.evictions.containers
+        early = own and all(member.address is None for member in members)
+        if early and (starts or self.recovery.inquiry is not None):
+            self.paced.failed(now_s)
         became, took_part = EvictionOutcome.WITHDRAWN, False
         for member in members:
             took_part = took_part or (self.membership is not None and member.name in self.membership.members)
@@ -304,8 +311,8 @@ class Job:
         if starts and host is not None and not self.recovery.fatal:
             # A job that can start does not wait for another transient container.
             begins = host.tier is Tier.TRANSIENT and self.startup.may_begin(self.members.by_name.values())
-            self.out.add(() if begins else self.members.request_host(host.tier, now_s))
-        elif host is not None and own and self.recovery.inquiry is not None and all(v.address is None for v in members):
+            self.paced.add(() if begins else self.members.request_host(host.tier, now_s))
+        elif host is not None and early and self.recovery.inquiry is not None:
             # The recovery waits for such a container: the job must not request them forever.
             why = self.recovery.count_failure(completed, now_s, starts=False)
             if why:
@@ -329,7 +336,7 @@ class Job:
             loss = Loss(name, reason, completed, now_s)
             self.out.add(self.recovery.lost(member, loss, own=own, silent=silent, starts=starts))
             if starts and not is_hosted and not self.recovery.fatal:
-                self.out.add(self.members.request_another(member, now_s))
+                self.paced.add(self.members.request_another(member, now_s))
             return EvictionOutcome.LOST
         return EvictionOutcome.WITHDRAWN
 
@@ -462,6 +469,7 @@ class Job:
         """
         now_s, ended = self.out.now_s, self.state in ENDED_STATES
         self.masters.begin(event.generation)
+        self.paced.drop()
         self.out.sync("restarted", generation=event.generation, running=len(event.running))
         for container_id in event.running:
             # Its release was decided, but perhaps not carried out.
@@ -503,17 +511,21 @@ class Job:
         for eviction in over:
             held, others = self.members.held, eviction.for_others
             self.size.taken(eviction.roles, held, for_others=others, lost=eviction.lost)
+            if self.hosting is not None and self._managed and eviction.lost:
+                self.hosting.taken()
         if self.membership is None:
             if self.hosting is None:
                 first = self.members.first_membership(self.settings)
             else:
                 first = self.hosting.first_membership(self.members, self.settings)
             if first is not None:
+                self.paced.succeeded()
                 self.out.sync("membership", version=1, from_clock=first.from_clock)
                 self.out.send(self.members.announce(first, 0))
                 self._note_stage()
                 self.size.begun(self.members.held)
         self._recover()
+        self.out.add(self.paced.due(self.members.containers, now_s))
         membership = self.membership
         if membership is None or self.recovery.inquiry is not None or self.members.unacked:
             return
@@ -554,9 +566,10 @@ class Job:
                 continue
             name, commands = self.members.request(role, now_s)
             recovery.add(name, role)
-            self.out.add(commands)
+            self.paced.add(commands)
         if inquiry.empty_roles(before) or inquiry.missing(before):
             return
+        self.paced.succeeded()
         point, clocks = self.checkpoints.restore_point(self.settings.seeded_clock), self.progress.next_clocks()
         cut = self.cuts.committed.point if self.cuts.committed is not None else None
         safe = self.hosting.safe(self.members.by_name, self.members) if self.hosting is not None else ()
@@ -710,7 +723,7 @@ class Job:
             self.recovery.add(member.name, role)
             self.recovery.registered(member.name, member.address)
             return
-        self.out.add(hosting.request_lacking(self.members, self._tiers, self.out.now_s))
+        self.paced.add(hosting.request_lacking(self.members, self._tiers, self.out.now_s))
 
     def _take_containers(self, trigger: Trigger) -> None:
         """Evict transient containers, or make them fail, as a trigger requests: those that have run longest."""
@@ -734,6 +747,8 @@ class Job:
         for container_id in self._drained(hosting, membership):
             self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
+            if self._managed:
+                hosting.taken()
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
         warned = self.evictions.next_to_drain(membership)
@@ -743,7 +758,7 @@ class Job:
         hosting.measure(self.progress.history.completed_s, self.settings.iterations)
         tiers = self._tiers
         if hosting.decision(membership, tiers) is None:
-            change = hosting.replacement(tiers)
+            change = hosting.replacement(tiers, len(self.evictions.containers) if self._managed else 0)
             if change is not None and plans.is_idle:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return
@@ -785,8 +800,9 @@ class Job:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
         tiers = None if self.hosting is None else self._tiers
+        copies = self.cuts.committed.holders if self.cuts.committed is not None else ()
         return PlanContext(
-            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, tiers
+            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, tiers, copies
         )
 
     @property
@@ -857,7 +873,7 @@ class Job:
         if self.state in ENDED_STATES:
             return ""
         if self.membership is None:
-            return self.startup.waits_for(self.members.by_name.values(), now_s)
+            return self.paced.waits_for(now_s) or self.startup.waits_for(self.members.by_name.values(), now_s)
         return self.recovery.waits_for(self.members.by_name, now_s)
 
     def validate(self) -> None:

@@ -154,7 +154,11 @@ def _match_copies(
 
 
 def plan_partitions(
-    table: PartitionTable, servers: Sequence[MemberId], added: Sequence[MemberId], removed: Sequence[MemberId]
+    table: PartitionTable,
+    servers: Sequence[MemberId],
+    added: Sequence[MemberId],
+    removed: Sequence[MemberId],
+    copies: Sequence[MemberId] = (),
 ) -> tuple[tuple[Move, ...], PartitionTable]:
     """Plan the partitions that move when servers are added or removed.
 
@@ -164,6 +168,8 @@ def plan_partitions(
         Before the change.
     servers : sequence
         Servers before the change in the order in which they joined: with ``removed``, without ``added``.
+    copies : sequence, optional
+        Partition -> the server that has an earlier copy, to which less is sent; it is preferred if balance allows.
 
     Raises
     ------
@@ -177,7 +183,10 @@ def plan_partitions(
     after = _members_after(servers, added, removed, len(table), "server", "partitions")
     targets = target_counts(table.counts(servers), after, added)
     leaving, room = _taken(table.owners, servers, targets, PARTITION_TAKE_RULE)
-    dealt = _deal(leaving, room)
+    dealt = _match_copies(leaving, {p: (copies[p],) for p in leaving}, room) if copies else {}
+    for member in dealt.values():
+        room[member] -= 1
+    dealt.update(_deal([p for p in leaving if p not in dealt], room))
     moves = tuple(Move(p, table.owners[p], dealt[p]) for p in sorted(dealt))
     return moves, table.with_owners(dealt, removed)
 
@@ -233,7 +242,11 @@ def _members_after(
 
 
 def plan_transfer(
-    membership: Membership, coming: Team, going: Team, owners: Sequence[MemberId] | None = None
+    membership: Membership,
+    coming: Team,
+    going: Team,
+    owners: Sequence[MemberId] | None = None,
+    copies: Sequence[MemberId] = (),
 ) -> TransferPlan:
     """Return what moves when members of one or both roles are added and removed.
 
@@ -241,6 +254,8 @@ def plan_transfer(
     ----------
     owners : sequence of str, optional
         The servers that own partitions afterwards; by default all.
+    copies : sequence of str, optional
+        See :func:`plan_partitions`.
     """
     found = TransferPlan((), (), membership.partitions, membership.splits)
     if owners is not None:
@@ -248,7 +263,7 @@ def plan_transfer(
         before, after = [name for name in membership.servers if name in holding], frozenset(owners)
         more, fewer = [n for n in owners if n not in holding], [n for n in before if n not in after]
         if more or fewer:
-            moves, partitions = plan_partitions(found.partitions, before, more, fewer)
+            moves, partitions = plan_partitions(found.partitions, before, more, fewer, copies)
             found = replace(found, partition_moves=moves, partitions=partitions)
     elif coming.servers or going.servers:
         moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)

@@ -34,7 +34,7 @@ from eps.core.reconfig import (
 )
 from eps.core.retries import Backoff
 from eps.core.tiers import TiersView
-from eps.core.types import Address, CoreSettings, MemberId, Role, Team
+from eps.core.types import Address, CoreSettings, MemberId, Role, Team, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: A removal aborts the addition before it if that has waited this long for containers (design section 4).
@@ -394,6 +394,8 @@ class PlanContext:
     now_s: float
     #: The containers of a job on reliable and transient containers; None for other jobs.
     tiers: TiersView | None = None
+    #: The BackupPS of each partition; empty without a cut.
+    copies: tuple[MemberId, ...] = ()
 
 
 def roster(job: PlanContext) -> Roster:
@@ -450,10 +452,11 @@ class Flight:
         if job.tiers is not None and after.tiers is not None:
             stay = {host.container for host in after.tiers.hosts}
             plan.releases = tuple(host.container for host in job.tiers.hosts if host.container not in stay)
+            plan.more_reliable = after.tiers.count(Tier.RELIABLE) - job.tiers.count(Tier.RELIABLE)
         if plan.change.operation is Operation.FOLLOW:
             transfer = follow_transfer(job.membership)
         else:
-            transfer = plan_transfer(job.membership, coming, going, after.owners)
+            transfer = plan_transfer(job.membership, coming, going, after.owners, job.copies)
         plan.coming, plan.going, plan.transfer = coming, going, transfer
         self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
         plan.enter(Phase.PROPOSED, job.now_s)
@@ -786,7 +789,7 @@ class Plans:
         ahead = len(self.queue) + (self.flight.driver is not None)
         if ahead:
             return f"{who}; {ahead} changes come first, so the moves are not known"
-        return "\n".join([who, *plan_transfer(job.membership, coming, going, after.owners).lines()])
+        return "\n".join([who, *plan_transfer(job.membership, coming, going, after.owners, job.copies).lines()])
 
     def cancel(self, plan_id: int) -> Plan | EpsError | None:
         """Return the plan to abort, an error if it cannot be aborted, or None if it was cancelled before."""

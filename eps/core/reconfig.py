@@ -19,8 +19,8 @@ from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
-from eps.core.tiers import Deltas, TiersView, decide, deltas_text, resized
-from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, Tier, member_name
+from eps.core.tiers import Deltas, TiersView, decide, deltas_text, resized, without_text
+from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, member_name
 from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
 
@@ -144,12 +144,15 @@ class Change:
     #: Number of members; equals the number of names if there are any.  For a scale, the sum over its parts; for tiers,
     #: evictions and failures, the number of containers (0: all of them).
     count: int
-    #: Names to remove; empty for additions and for removals by count, which remove the latest members first.
+    #: Names to remove, for tiers of containers; empty for additions and for removals by count, which remove the latest
+    #: members first.
     names: tuple[MemberId, ...] = ()
     #: For a scale: one addition or removal by count for each role that changes.
     parts: tuple[Change, ...] = ()
-    #: For tiers: how many containers come or leave; empty if only what they host changes.
+    #: For tiers: how many containers come or leave; empty if they have names, or only what they host changes.
     containers: Deltas = ()
+    #: Of an addition or removal by count: whether the user wrote it as a scale.
+    by_scale: bool = field(default=False, compare=False)
 
     @property
     def adds_members(self) -> bool:
@@ -165,19 +168,26 @@ class Change:
 
     @property
     def asked(self) -> int | str:
-        """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
+        """The number or the names of the members; for a scale or tiers, text such as ``workers=+2,servers=-1``."""
         if self.parts:
-            return ",".join(
-                f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in self.parts
-            )
+            return _scale_text(self.parts)
         if self.containers:
             return deltas_text(self.containers)
         if self.operation in TAKINGS:
             return self.count or "all"
+        if self.names and self.operation is Operation.TIERS:
+            return without_text(self.names)
         return ",".join(self.names) or self.count
 
     def __str__(self) -> str:
-        return str(self.asked) if self.parts or self.containers else f"{self.operation}={self.asked}"
+        if self.by_scale:
+            return _scale_text((self,))
+        is_scale = self.parts or self.containers or (self.names and self.operation is Operation.TIERS)
+        return str(self.asked) if is_scale else f"{self.operation}={self.asked}"
+
+
+def _scale_text(parts: Iterable[Change]) -> str:
+    return ",".join(f"{part.operation.role}s={'+' if part.adds_members else '-'}{part.count}" for part in parts)
 
 
 @dataclass
@@ -202,6 +212,8 @@ class Plan:
     #: For tiers, set when proposed: containers that were requested for it, and those that it releases.
     requested: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
+    #: For tiers, set when proposed: how many reliable containers the job has more with it.
+    more_reliable: int = 0
     #: Set when proposed.
     transfer: TransferPlan | None = None
     #: Set when committed.
@@ -378,20 +390,14 @@ def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tu
     """Return what :func:`resolve` does for containers of reliable and transient tiers."""
     if roster.tiers is None:
         raise PlanError(f"{change}: the job has no tiers; it was started with --workers and --servers")
-    tiers = resized(roster.tiers, change.containers, roster.next_worker, roster.next_server)
+    tiers = resized(roster.tiers, change.containers, roster.next_worker, roster.next_server, change.names)
     decision = decide(tiers)
     if decision is None:
         raise PlanError(f"{change}: no container is left that could have workers, or servers")
-    limits = (
-        (len(tiers.hosts), settings.num_splits, "splits"),
-        (tiers.count(Tier.RELIABLE), settings.num_partitions, "partitions"),
-    )
-    for role, (number, limit, items) in zip(Role, limits, strict=True):
-        # A decision of the job's own leaves out what is beyond the limits.
-        if number > limit and change.containers:
-            raise PlanError(
-                f"{change}: {number} {role}s would share {limit} {items}, which a running job cannot change"
-            )
+    number, limit = len(tiers.hosts), settings.num_splits
+    # A decision of the job's own leaves out workers beyond the limit.  A container without partitions only works.
+    if number > limit and change.containers:
+        raise PlanError(f"{change}: {number} workers would share {limit} splits, which a running job cannot change")
     wanted = {Role.WORKER: decision.workers, Role.SERVER: decision.servers}
     coming, going, after = {}, {}, {}
     for role in Role:

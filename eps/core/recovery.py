@@ -325,8 +325,8 @@ class Recovery:
         self._lost: dict[MemberId, str] = {}
         self._unreadable = ""
         self._number = 0
-        #: Container of a silent member -> its name, and why it was given up.
-        self._silent: dict[str, tuple[MemberId, str]] = {}
+        #: Container of a silent member -> what messages call it, and why it was given up.
+        self._silent: dict[str, tuple[str, str]] = {}
         #: Incidents since the last complete clock, and when the latest of them began.
         self._incidents = 0
         self._incident_s = -math.inf
@@ -349,6 +349,7 @@ class Recovery:
             Whether the job has no membership yet.
         """
         name, reason = loss.name, loss.reason
+        who = f"{name} ({member.container})"
         if starts and not member.granted:
             # The resource manager gave up on its container: nothing is lost, but the job must not retry forever.
             if self.count_failure(loss.clock, loss.at_s, starts=True):
@@ -356,9 +357,9 @@ class Recovery:
             return [e.noted("not-granted", loss.at_s, member=name, reason=reason)]
         self.losses.append(loss)
         if own and silent:
-            self._silent[member.container] = name, reason
+            self._silent[member.container] = who, reason
         elif own:
-            self._count(name, reason, loss.clock, loss.at_s, starts=starts)
+            self._count(who, reason, loss.clock, loss.at_s, starts=starts)
         newcomer = self.is_newcomer(name)
         if self.fatal:
             # The job ends first.
@@ -385,10 +386,10 @@ class Recovery:
         self._unreadable = f"{report.name} cannot read checkpoint {report.checkpoint}: {report.message}"
         self.must_ask = self._unreadable
 
-    def _count(self, name: MemberId, reason: str, completed: int, now_s: float, *, starts: bool) -> None:
+    def _count(self, who: str, reason: str, completed: int, now_s: float, *, starts: bool) -> None:
         why = self.count_failure(completed, now_s, starts=starts)
         if why:
-            self.fatal = f"{name} ended unexpectedly: {reason}; {why}"
+            self.fatal = f"{who} ended unexpectedly: {reason}; {why}"
 
     def count_failure(self, completed: int, now_s: float, *, starts: bool) -> str:
         """Count a failure of the job's own; return why the job ends if the limit is reached, else an empty text.

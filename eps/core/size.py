@@ -30,6 +30,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from zlib import crc32
 
+from eps.core import events as e
 from eps.core.members import Member, containers_waited_for
 from eps.core.reconfig import OPERATIONS, Phase, Plan, Purpose
 from eps.core.retries import Backoff
@@ -39,6 +40,8 @@ from eps.core.types import Role
 START_PATIENCE_S = 300.0
 #: Seconds without a grant after which a job starts with the containers that it has, or releases them.
 START_TIMEOUT_S = 20.0
+#: First and longest pause before containers are requested in place of ones that ended before their process registered.
+REQUEST_S, LONGEST_REQUEST_S = 0.5, 2.0
 #: Bounds of the factor that makes the pauses of gangs differ from job to job.
 GANG_SPREAD = (0.5, 1.5)
 #: The longest pause of a gang.
@@ -309,3 +312,46 @@ class Startup:
     def validate(self) -> None:
         """Assert that only an unmanaged job that has released its containers pauses."""
         assert self._asks_again_s is None or (self._gang.failures and not self._managed)
+
+
+class PacedRequests:
+    """Requests of a start or a recovery for containers in place of ended ones.
+
+    After a container that ended before its process registered, they wait: the next one would probably end, too.
+    """
+
+    def __init__(self) -> None:
+        self._retry = Backoff(REQUEST_S, LONGEST_REQUEST_S)
+        self._waiting: list[e.Command] = []
+
+    def failed(self, now_s: float) -> None:
+        """Record that a container ended before its process registered; those that end during a pause count as one."""
+        if self._retry.is_due(now_s):
+            self._retry = self._retry.failed(now_s)
+
+    def succeeded(self) -> None:
+        """Record that the start or the recovery is complete."""
+        self._retry = Backoff(REQUEST_S, LONGEST_REQUEST_S)
+
+    def add(self, requests: Iterable[e.Command]) -> None:
+        """Take requests, which :meth:`due` returns once they may be made."""
+        self._waiting += requests
+
+    def due(self, containers: Collection[str], now_s: float) -> list[e.Command]:
+        """Return the requests to make now, once each; those for containers that the job has given up are dropped."""
+        if not self._waiting or not self._retry.is_due(now_s):
+            return []
+        requests, self._waiting = self._waiting, []
+        return [each for each in requests if isinstance(each, e.RequestContainer) and each.container_id in containers]
+
+    def waits_for(self, now_s: float) -> str:
+        """Return a sentence about the pause; empty if there is none."""
+        number, left_s = len(self._waiting), self._retry.due_s - now_s
+        if not number or left_s <= 0:
+            return ""
+        ended = "a container ended" if number == 1 else f"{number} containers ended"
+        return f"{ended} before registering: requests {'it' if number == 1 else 'them'} again in {left_s:.0f} s"
+
+    def drop(self) -> None:
+        """Drop all requests: a new master repeats those of all containers that do not run."""
+        self._waiting.clear()

@@ -9,13 +9,13 @@ Source: Proteus §3.2 (the stages, Fig. 4), §3.3 (elasticity controller).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import cached_property
 
 from eps.core.types import MemberId, Role, Tier, member_name
-from eps.errors import PlanError
+from eps.errors import PlanError, UnknownMemberError
 
 
 class Stage(IntEnum):
@@ -207,21 +207,37 @@ def deltas_text(deltas: Deltas) -> str:
     return ",".join(f"{tier}={number:+d}" for tier, number in deltas)
 
 
-def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int) -> TiersView:
+def without_text(names: Collection[str]) -> str:
+    """Return ``containers=-container-0002,container-0003``."""
+    return f"containers=-{','.join(names)}"
+
+
+def resized(
+    view: TiersView, deltas: Deltas, next_worker: int, next_server: int, without: Collection[str] = ()
+) -> TiersView:
     """Return the containers after a change of their number; of those of a tier, the youngest leave first.
 
     Parameters
     ----------
     next_worker, next_server : int
         Numbers of the next members: each new container has one of each role.
+    without : collection of str
+        Containers that leave.
 
     Raises
     ------
+    UnknownMemberError
+        The job has no container of such a name.
     PlanError
         A tier has fewer containers than are to be removed, or no reliable one would be left.
     """
     found = list(view.hosts)
     rank = max((host.rank for host in found), default=0)
+    text = without_text(without) if without else deltas_text(deltas)
+    unknown = sorted(set(without).difference(host.container for host in found))
+    if unknown:
+        raise UnknownMemberError(f"{', '.join(unknown)}: not a container of the job")
+    found = [host for host in found if host.container not in without]
     for tier, number in deltas:
         present = sorted((host for host in found if host.tier is tier and not host.leaving), key=lambda host: host.rank)
         if number < 0:
@@ -234,9 +250,8 @@ def resized(view: TiersView, deltas: Deltas, next_worker: int, next_server: int)
             worker, server = member_name(Role.WORKER, next_worker + i), member_name(Role.SERVER, next_server + i)
             found.append(HostView("", tier, rank, worker, server))
         next_worker, next_server = next_worker + max(0, number), next_server + max(0, number)
-    if deltas and not any(host.tier is Tier.RELIABLE and not host.leaving for host in found):
-        raise PlanError(
-            f"{deltas_text(deltas)}: a job must keep at least one reliable container, which keeps its state"
-        )
+    changes = bool(deltas or without)
+    if changes and not any(host.tier is Tier.RELIABLE and not host.leaving for host in found):
+        raise PlanError(f"{text}: a job must keep at least one reliable container, which keeps its state")
     # What was measured holds for the number of containers of then.
-    return replace(view, hosts=tuple(found), measured={} if deltas else view.measured)
+    return replace(view, hosts=tuple(found), measured={} if changes else view.measured)

@@ -490,18 +490,20 @@ class Job:
         servers: int = 0,
         reliable: int = 0,
         transient: int = 0,
+        containers: Sequence[str] = (),
         wait: bool = True,
         request_id: str = "",
     ) -> ChangeRecord:
         """Change the number of workers and of servers by one plan: ``scale(workers=+2, servers=-1)``.
 
-        For a job on reliable and transient containers change their number: ``scale(transient=+2)``.  The latest members
-        and containers are removed first; see :meth:`change`.
+        For a job on reliable and transient containers change their number, ``scale(transient=+2)``, or remove
+        ``containers`` by name.  Otherwise the latest members and containers are removed first; see :meth:`change`.
         """
         sizes = {"workers": workers, "servers": servers, "reliable": reliable, "transient": transient}
         if wrong := [f"{role} is {number!r}" for role, number in sizes.items() if type(number) is not int]:
             raise ConfigError(f"{wrong[0]}, but must be a whole number such as 2 or -1")
-        text = ",".join(f"{role}={number:+d}" for role, number in sizes.items() if number)
+        parts = [f"{role}={number:+d}" for role, number in sizes.items() if number]
+        text = ",".join([*parts, *([f"containers=-{','.join(containers)}"] if containers else [])])
         return self.change(Operation.SCALE, text, wait=wait, request_id=request_id)
 
     def change(
@@ -573,6 +575,8 @@ class Job:
         check_request_id(request_id)
         operation = change.operation
         request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
+        if change.by_scale:
+            operation = Operation.SCALE
         if operation in (Operation.SCALE, Operation.TIERS):
             request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
         elif operation.adds:

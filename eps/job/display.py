@@ -101,6 +101,9 @@ def asked_text(change: Mapping[str, Any]) -> str:
         return "followers"
     if change["operation"] == Operation.TIERS and not change["asked"]:
         return "tiers"
+    if change.get("text"):
+        return str(change["text"])
+    # A change of an earlier version.
     is_scale = change["operation"] in (Operation.SCALE, Operation.TIERS)
     return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
@@ -240,7 +243,8 @@ def loss_texts(status: Mapping[str, Any]) -> list[str]:
     for (reason, clock, what), names in together.items():
         # The clock is -1 before the first iteration.
         when = f"at clock {clock}" if clock >= 0 else f"before {'its' if len(names) == 1 else 'their'} first iteration"
-        lines.append(f"lost {', '.join(names)} ({reason}) {when}; {what}")
+        # At the start the next container of a member has its name.
+        lines.append(f"lost {', '.join(dict.fromkeys(names))} ({reason}) {when}; {what}")
     lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"

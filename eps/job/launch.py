@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from eps.data.settings import DataSettings
 from eps.errors import ConfigError, DataError, EpsError, JobExistsError, StorageError
 from eps.hadoop.conf import environment_configuration
 from eps.job.entry_points import ENTRY_POINTS
+from eps.ml import kernels
 from eps.ml.combinations import check_combination, check_given
 from eps.ml.grid import GROWTH_BITS
 from eps.ml.models import MODELS, load_model
@@ -201,6 +203,9 @@ def prepare_job(
         A file cannot be written.
     """
     check_request(request)
+    # Elsewhere the job has another interpreter.
+    if request.spec.on == "local" and kernels.are_missing():
+        _warn_of_numba(request.spec.model)
     own = None if request.spec.checkpoints.checkpoint_dir else own_checkpoints
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
@@ -263,6 +268,19 @@ def start_here(
     except BaseException:
         prepared.discard()
         raise
+
+
+@cache
+def _warn_of_numba(name: str) -> None:
+    """Log once in a process that a model is slow without Numba."""
+    times = load_model(name).slower_without_numba
+    if times > 1:
+        logger.warning(
+            "warning: Numba is not installed: an iteration of %s takes about %d times as long, with the same result; "
+            "install it with: pip install numba",
+            name,
+            times,
+        )
 
 
 def _claim_of(former: JobDir) -> Claim | None:

@@ -38,9 +38,10 @@ MOST_EARLIER, _SUMS = 20, ("complete", "skipped", "failed", "size_bytes", "secon
 _FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
 #: Limits on the shown log lines: their number, and characters in each.
 MOST_LINES, MOST_COLUMNS = 12, 300
-#: A member's name in its process's log, and in the reason of an end.
+#: A member's name in its process's log; the names of a member and of a container in the reason of an end.
 _LOGGING_MEMBER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
 _MEMBER = re.compile(r"\b(?:worker|server)-\d+\b", re.ASCII)
+_CONTAINER = re.compile(r"\bcontainer-\d+\b", re.ASCII)
 #: Log of a later job master on YARN, which is the next attempt of the application.
 _LATER_MASTER = re.compile(rf"{MASTER}-(\d+)", re.ASCII)
 _HEAD_BYTES = _TAIL_BYTES = 64 * 1024
@@ -279,12 +280,15 @@ def _masters(directory: JobDir) -> list[Path]:
 def last_log_lines(directory: JobDir, reason: str) -> list[str]:
     """Return the last lines of the log of the process that caused a job's end, below a heading.
 
-    It is the first member that the reason names, else the last job master.  At most :data:`MOST_LINES` lines; empty if
-    there is no such log.
+    It is the container or the first member that the reason names, else the last job master.  At most
+    :data:`MOST_LINES` lines; empty if there is no such log.
     """
-    named = _MEMBER.search(reason)
+    named, container = _MEMBER.search(reason), _CONTAINER.search(reason)
     path, who = max(_masters(directory), key=attempt_of, default=directory.log(MASTER)), "the job master"
-    if named is not None:
+    if container is not None and directory.log(container.group()).is_file():
+        # A process that ended early has not written its member's name.
+        path, who = directory.log(container.group()), container.group()
+    elif named is not None:
         for found in sorted(directory.logs.glob("container-*.log")):
             if named.group() in members_of(found):
                 path, who = found, named.group()

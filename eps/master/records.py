@@ -176,9 +176,12 @@ def change_entry(
         # The clock of a change that --at requested.
         "asked_at": plan.asked_at,
         "asked": plan.change.asked,
+        # As the user wrote it.
+        "text": str(plan.change),
         "names": [*plan.added, *plan.removed],
         "added": list(plan.added),
         "removed": list(plan.removed),
+        **_containers(plan),
         "phase": str(plan.phase),
         "reason": plan.reason,
         "seconds": {str(phase): round(t - asked_s, 6) for phase, t in plan.reached_s.items()},
@@ -190,6 +193,13 @@ def change_entry(
         # False until an iteration has ended after the plan, because the current one may still be slowed down.
         "settled": plan.ended and bool(completed_s) and completed_s[-1] >= ended,
     }
+
+
+def _containers(plan: Plan) -> dict[str, Any]:
+    """Return the ``containers`` that a change requests and releases, for a job on reliable and transient containers."""
+    if plan.change.operation is not Operation.TIERS:
+        return {}
+    return {"containers": {"added": list(plan.requested), "removed": list(plan.releases)}}
 
 
 def _went_back_s(state: Job) -> list[float]:

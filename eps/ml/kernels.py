@@ -126,6 +126,11 @@ def are_possible() -> bool:
     return _choice() != "numpy" and find_spec("numba") is not None
 
 
+def are_missing() -> bool:
+    """Return whether Numba is not installed although ``EPS_KERNELS`` permits it."""
+    return _choice() != "numpy" and find_spec("numba") is None
+
+
 def unsigned(positions: Positions) -> NDArray[Any]:
     """Return positions for compiled code: signed ones could count from the end, and that check costs a third more."""
     return positions.view(np.uint64) if positions.dtype == np.int64 else positions

@@ -328,7 +328,8 @@ class Followers:
         acked, seal = transfer.acked, transfer.message.seal
         if acked is not None and seal is not None:
             name = self._state.name
-            size_bytes = transfer.size_bytes if transfer.whole is None else transfer.message.size_bytes
+            saved_bytes = 0 if transfer.whole is None else transfer.whole.size_bytes - transfer.message.size_bytes
+            size_bytes = transfer.size_bytes - saved_bytes
             sent = m.PartitionSent(name, acked.plan_id, acked.partition, size_bytes, seal.left)
             return replace(acked, sent=sent)
         return acked

@@ -37,13 +37,15 @@ class KeySets:
     ----------
     keep_clocks : int
         Clocks without use after which a set is evicted.
+    period_clocks : int
+        Clocks after which the set of a split that does not draw batches comes again.
     """
 
-    def __init__(self, keep_clocks: int = KEYSET_CLOCKS) -> None:
+    def __init__(self, keep_clocks: int = KEYSET_CLOCKS, period_clocks: int = 1) -> None:
         #: Each with the clock of its last use; the least recently used first.
         self._known: OrderedDict[tuple[int, bytes], tuple[np.ndarray, int]] = OrderedDict()
         self._size_bytes = 0
-        self._keep_clocks = keep_clocks
+        self._keep_clocks, self._period_clocks = keep_clocks, period_clocks
         #: The latest clock of a part.
         self._clock = 0
 
@@ -85,8 +87,13 @@ class KeySets:
             self._size_bytes -= forgotten.nbytes
 
     def of(self, partition: int) -> dict[bytes, np.ndarray]:
-        """Return the key sets of a partition, by digest."""
-        return {digest: keys for (owner, digest), (keys, _) in self._known.items() if owner == partition}
+        """Return the key sets of a partition that may come again, by digest: those of drawn batches do not."""
+        since = self._clock - self._period_clocks
+        return {
+            digest: keys
+            for (owner, digest), (keys, used) in self._known.items()
+            if owner == partition and used >= since
+        }
 
     def forget(self, partition: int) -> None:
         """Forget the key sets of a partition."""
@@ -254,7 +261,7 @@ class Partitions:
         self._van = van
         self.stores: dict[int, PartitionStore] = {}
         # Each part of the splits has its own key set, which comes again after a clock of each part.
-        self.keysets = KeySets(KEYSET_CLOCKS + runtime.model.parts)
+        self.keysets = KeySets(KEYSET_CLOCKS + runtime.model.parts, runtime.model.parts)
         #: Partitions restored from a checkpoint that are not in use yet.
         self._restored: dict[int, PartitionStore] = {}
         self._rows = Rows(runtime.ranges, self.stores, self.empty)

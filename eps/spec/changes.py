@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eps.core.reconfig import OPERATIONS, TAKINGS, Change, Operation
 from eps.core.types import MOST_MEMBERS, Role, Tier
@@ -14,12 +15,13 @@ from eps.system.nearest import did_you_mean, one_of
 MOST_ID = 200
 #: Longest number that is read from text; every int64 has fewer than 20 digits.
 MOST_DIGITS = 18
-#: What a scale changes.
-ROLES = ("workers", "servers")
+#: What a scale changes, and of a job on reliable and transient containers what it removes by name.
+ROLES, CONTAINERS = ("workers", "servers"), "containers"
 #: What a scale of a job on reliable and transient containers changes.
 TIERS = tuple(Tier)
 _SIZE = re.compile(rf"(workers|servers|reliable|transient)=?([+-])([0-9]{{1,{MOST_DIGITS}}})")
 _NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
+_CONTAINER = re.compile(r"container-([0-9]{1,9})")
 
 
 def whole_number(text: str) -> int | None:
@@ -48,7 +50,7 @@ def check_change(change: Change) -> None:
         raise ConfigError(
             f"{change.operation} of {said}: a change must concern at least 1 member, and at most {MOST_MEMBERS}"
         )
-    for name in change.names:
+    for name in change.names if change.operation is not Operation.TIERS else ():
         if not _NAME.fullmatch(name):
             shown = repr(name) if len(name) <= MOST_ID else f"a text of {len(name)} characters"
             raise UnknownMemberError(f"{shown} is not a member's name: expected worker-<n> or server-<n>")
@@ -81,23 +83,27 @@ def change_of(operation: str, what: int | Sequence[str]) -> Change:
 def scale_of(text: str) -> Change:
     """Return the change that ``workers=+2,servers=-1`` asks for; by one role alone it is an addition or a removal.
 
+    ``containers=-container-2,container-3`` removes containers by name.
+
     Raises
     ------
     ConfigError
         The text is not of that form, names a role twice, or no job could be changed by so many members.
     """
+    if text.startswith(f"{CONTAINERS}="):
+        return _without(text)
     parts: dict[str, Change] = {}
     tiers: dict[Tier, int] = {}
     for part in text.split(","):
         found = _SIZE.fullmatch(part.strip())
         if found is None or found[1] in (*parts, *tiers) or (tiers and parts):
             role = part.partition("=")[0].strip()
-            known = (*ROLES, *TIERS)
+            known = (*ROLES, *TIERS, CONTAINERS)
             near = "" if role in known else did_you_mean(role[:MOST_ID], known)
             raise ConfigError(
                 f"{text[:MOST_ID]!r} is no change of size: expected workers=+N or workers=-N, servers=+N or "
                 "servers=-N, or one of each, as in workers=+2,servers=-1; of a job on reliable and transient "
-                f"containers transient=+N, reliable=+N{near}"
+                f"containers transient=+N, reliable=+N, or {CONTAINERS}=-NAME{near}"
             )
         if found[1] in TIERS:
             number = int(found[3])
@@ -112,10 +118,27 @@ def scale_of(text: str) -> Change:
         check_change(change)
         return change
     if len(parts) == 1:
-        return next(iter(parts.values()))
+        return replace(next(iter(parts.values())), by_scale=True)
     # In one order, so that a repeated request is the same change.
     ordered = tuple(parts[f"{role}s"] for role in (Role.WORKER, Role.SERVER))
     change = Change(Operation.SCALE, sum(part.count for part in ordered), parts=ordered)
+    check_change(change)
+    return change
+
+
+def _without(text: str) -> Change:
+    """Return the change that removes containers by name."""
+    sign, *rest = text.removeprefix(f"{CONTAINERS}=").partition("-")
+    found = [_CONTAINER.fullmatch(part.strip()) for part in rest[1].split(",")]
+    if sign or not rest[0] or not all(found):
+        raise UnknownMemberError(
+            f"{text[:MOST_ID]!r} is no change of size: expected {CONTAINERS}=-NAME,NAME, as in "
+            f"{CONTAINERS}=-container-2,container-3; eps status shows the containers' numbers"
+        )
+    names = tuple(f"container-{int(name[1]):04d}" for name in found if name is not None)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{text[:MOST_ID]!r}: a container is named twice")
+    change = Change(Operation.TIERS, len(names), names)
     check_change(change)
     return change
 
@@ -147,7 +170,7 @@ def parse_change(text: str) -> Change:
         As of :func:`check_change`.
     """
     name, equals, value = text.strip().partition("=")
-    if name in (*ROLES, *TIERS):
+    if name in (*ROLES, *TIERS, CONTAINERS):
         return scale_of(text.strip())
     if name == Operation.SCALE and equals:
         return scale_of(value)

@@ -452,21 +452,6 @@ class Computation:
         )
 
 
-def compute(
-    runtime: Runtime,
-    active: ActiveSet,
-    parameters: Parameters,
-    clock: int,
-    only: Iterable[int] = (),
-    empty: Callable[[int, np.dtype], np.ndarray] = np.empty,
-) -> Contribution:
-    """Compute and sum the gradients of the active splits, or of ``only`` some, at one clock.
-
-    See :class:`Computation` for parameters and errors.
-    """
-    return Computation(runtime, active, parameters, clock, only, empty).finish()
-
-
 def _split_gradient(
     runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, split: int
 ) -> tuple[SplitResult, np.ndarray]:
@@ -606,7 +591,9 @@ class Program:
     def alone(self, contribution: Contribution, split: int) -> Contribution:
         """Return one split's part of a contribution, computed again because a sum cannot be taken apart."""
         active, parameters = contribution.active, contribution.parameters
-        return compute(self._runtime, active, parameters, contribution.clock, only=(split,), empty=self._empty)
+        return Computation(
+            self._runtime, active, parameters, contribution.clock, only=(split,), empty=self._empty
+        ).finish()
 
     def measure(self, computation: Computation) -> tuple[SplitResult, ...]:
         """Return the loss and the evaluation of the final parameters over the loaded splits."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from eps.errors import ConfigError, ResourceError, StorageError
+from eps.job import launch
 from eps.job.client import Job
 from eps.job.launch import prepare_job
 from eps.spec.file import RunRequest
@@ -125,3 +126,25 @@ def test_a_job_that_has_begun_is_not_taken_for_one_that_was_refused(home: Path) 
     handed.close()
     prepared.discard()
     assert list_jobs() == []
+
+
+@pytest.mark.parametrize("model", ["lda", "softmax"])
+def test_a_model_that_is_slow_without_numba_is_named_once(
+    home: Path, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("eps.ml.kernels.are_missing", lambda: True)
+    launch._warn_of_numba.cache_clear()
+    data = tmp_path / "docs.ldac"
+    data.write_text("2 0:1 1:2\n" * 12)
+    for name in ("one", "two"):
+        settings = {
+            "data": str(data) if model == "lda" else "sklearn:iris",
+            "model": model,
+            "name": name,
+            "workers": 1,
+            "servers": 1,
+        }
+        prepare_job(RunRequest.from_values(settings)).discard()
+    told = [record.getMessage() for record in caplog.records if "Numba" in record.getMessage()]
+    assert len(told) == (model == "lda")
+    assert all("lda takes about 100 times as long" in text and "pip install numba" in text for text in told)

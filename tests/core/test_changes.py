@@ -168,6 +168,10 @@ def test_last_worker_and_last_server_are_never_removed() -> None:
             "remove-servers=server-1, server-2",
             Change(Operation.REMOVE_SERVERS, 2, ("server-1", "server-2")),
         ),
+        (
+            "containers=-container-2, container-0013",
+            Change(Operation.TIERS, 2, ("container-0002", "container-0013")),
+        ),
     ],
 )
 def test_change_is_parsed(text: str, change: Change) -> None:
@@ -177,8 +181,17 @@ def test_change_is_parsed(text: str, change: Change) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
     names = () if operation.adds else (f"{operation.role}-1", f"{operation.role}-12")
-    for change in (Change(operation, 2, names), scale_of("servers=-1,workers=+2")):
+    others = scale_of("servers=-1,workers=+2"), scale_of("containers=-container-3,container-12345")
+    for change in (Change(operation, 2, names), *others):
         assert parse_change(str(change)) == change
+
+
+@pytest.mark.parametrize(("text", "same"), [("workers=+2", "add-workers=2"), ("servers=-1", "remove-servers=1")])
+def test_a_scale_of_one_role_is_written_as_the_user_wrote_it(text: str, same: str) -> None:
+    change = parse_change(f"scale={text}")
+    assert str(change) == text and change == parse_change(same)
+    assert (change.operation, change.asked) == (parse_change(same).operation, parse_change(same).asked)
+    assert str(parse_change(same)) == same
 
 
 @pytest.mark.parametrize(
@@ -192,6 +205,8 @@ def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
         "masters=+1",
         "workers=+0",
         "workers=+1000000000",
+        "containers=-container-2,container-0002",
+        "transient=+1,containers=-container-2",
     ],
 )
 def test_text_that_is_no_scale_is_refused(text: str) -> None:
@@ -229,6 +244,11 @@ def test_text_with_a_count_that_no_job_can_have_is_refused(count: str) -> None:
         ("add-workers=worker-3", "new members are named by the job"),
         ("remove-workers=3rd", "'3rd' is not a member's name"),
         ("remove-workers=worker-1,", "'' is not a member's name"),
+        ("containers=container-2", "expected containers=-NAME,NAME"),
+        ("containers=+container-2", "expected containers=-NAME,NAME"),
+        ("containers=-worker-2", "expected containers=-NAME,NAME"),
+        ("containers=-", "expected containers=-NAME,NAME"),
+        ("containers=-container-2,transient=+1", "expected containers=-NAME,NAME"),
     ],
 )
 def test_text_that_is_no_change_is_refused_with_the_rule(text: str, message: str) -> None:

@@ -14,8 +14,16 @@ from eps.core.job import Job
 from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Operation
 from eps.core.recovery import INCIDENT_S
-from eps.core.size import GANG_LONGEST_S, GANG_SPREAD, START_PATIENCE_S, START_TIMEOUT_S, Borrower, least_of
-from eps.core.types import Address, CoreSettings, Role
+from eps.core.size import (
+    GANG_LONGEST_S,
+    GANG_SPREAD,
+    REQUEST_S,
+    START_PATIENCE_S,
+    START_TIMEOUT_S,
+    Borrower,
+    least_of,
+)
+from eps.core.types import Address, CoreSettings, Role, Tier
 from eps.job.display import status_text
 from eps.master import records
 from eps.master.state_log import StateLog
@@ -87,6 +95,76 @@ def test_job_that_fails_for_lack_of_a_container_says_that_it_was_never_granted()
         "server-1 was never granted a container: the last one requested was not granted within 4 s: "
         "it asks for 1024 MB and 1 vcore"
     )
+
+
+def requested(master: ScriptedMaster) -> list[str]:
+    """Return the containers that the latest event made the job request."""
+    return [command.container_id for command in master.last if isinstance(command, e.RequestContainer)]
+
+
+def exit_at_once(master: ScriptedMaster) -> int:
+    """Let every process end 0.1 s after its launch until the job fails; return how many containers it requested."""
+    count = 0
+    while master.state.state is JobState.STARTING:
+        coming = requested(master)
+        count += len(coming)
+        for container in coming:
+            master.step(e.ContainerLaunched(container, 7))
+        for container in coming:
+            master.step(e.ContainerExited(container, "exited with code 3"))
+            # Nothing is requested between the ends of two that end together.
+            assert not requested(master)
+        if master.state.state is JobState.STARTING:
+            master.tick(after_s=0.1)
+    return count
+
+
+def test_containers_that_end_at_once_are_requested_again_together_after_growing_pauses() -> None:
+    master = begun()
+    (first, *_) = containers = list(master.state.members.containers)
+    for container in containers:
+        master.step(e.ContainerExited(container, "exited with code 3"))
+    assert master.state.waits_for(master.now_s) == "5 containers ended before registering: requests them again in 0 s"
+    assert exit_at_once(master) == 4 * len(containers) and master.now_s < 3 * INCIDENT_S
+    assert "3 failures" in master.state.reason and f"{first} " not in master.state.reason
+
+
+def test_a_container_of_two_members_that_ends_at_once_is_requested_after_a_pause() -> None:
+    master = starting()
+    master.state = Job(CoreSettings(6, 4, 100), 3, 3, tiers={Tier.RELIABLE: 2, Tier.TRANSIENT: 1})
+    master.request_containers()
+    containers = list(master.state.members.containers)
+    for container in containers:
+        master.step(e.ContainerExited(container, "exited with code 3"))
+    assert exit_at_once(master) == 4 * len(containers) and "exited with code 3" in master.state.reason
+
+
+def test_a_new_master_requests_at_once_and_once_what_waits() -> None:
+    master = begun()
+    master.exit("server-1", "exited with code 3")
+    waiting = master.container_of("server-1")
+    master.step(e.MasterRestarted(2, {}))
+    assert requested(master).count(waiting) == 1
+    master.tick(after_s=REQUEST_S)
+    assert waiting not in requested(master)
+
+
+def test_a_container_that_ended_after_it_had_registered_is_requested_at_once() -> None:
+    master = begun()
+    master.register("worker-1")
+    master.exit("worker-1", "was ended by SIGKILL")
+    assert requested(master) == [master.container_of("worker-1")]
+
+
+def test_a_recovery_requests_its_newcomer_again_after_a_pause() -> None:
+    master = ScriptedMaster(CoreSettings(6, 4, 100), 3, 1)
+    master.start()
+    master.exit("server-1", "was ended by SIGKILL")
+    (first,) = requested(master)
+    master.step(e.ContainerExited(first, "exited with code 3"))
+    assert not requested(master)
+    master.tick(after_s=REQUEST_S)
+    assert len(requested(master)) == 1
 
 
 # ---- with less than was asked for

@@ -13,6 +13,7 @@ from eps.core.events import JobState
 from eps.core.job import Job
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.recovery import INCIDENT_S
+from eps.core.size import REQUEST_S
 from eps.core.types import CoreSettings, Role
 from eps.errors import JobFinishedError, PlanError
 from tests.core.scripted import (
@@ -111,9 +112,11 @@ def test_container_that_is_lost_at_the_start_is_asked_for_again() -> None:
     first = master.container_of("server-1")
 
     master.exit("server-1", "no image")
+    at_once = master.last
+    master.tick(after_s=REQUEST_S)
 
     assert master.state.state is JobState.STARTING
-    assert master.container_of("server-1") != first
+    assert master.container_of("server-1") != first and not any(isinstance(c, e.RequestContainer) for c in at_once)
     assert master.last[-1] == e.RequestContainer(master.container_of("server-1"), frozenset({Role.SERVER}))
 
 
@@ -124,12 +127,13 @@ def test_job_whose_containers_are_lost_at_the_start_again_and_again_fails() -> N
     for _ in range(3):
         master.now_s += INCIDENT_S
         master.launch("server-1")
+        container = master.container_of("server-1")
         master.exit("server-1", "no image")
 
     also = "; 3 failures without one complete clock between them"
     assert (master.state.state, master.state.reason) == (
         JobState.FAILED,
-        f"server-1 ended unexpectedly: no image{also}",
+        f"server-1 ({container}) ended unexpectedly: no image{also}",
     )
 
 

@@ -154,6 +154,19 @@ def test_names_of_two_digits_are_ordered_by_number() -> None:
     assert [(v.item, v.target) for v in moves] == [(4, "server-9"), (5, "server-10")]
 
 
+def test_a_partition_moves_to_the_server_that_has_a_copy_if_balance_allows() -> None:
+    active, (backup, other) = names(Role.SERVER, range(3, 5)), names(Role.SERVER, range(1, 3))
+    table = PartitionTable(spread_evenly(6, active))
+    copies = (backup, other, other, backup, other, backup)
+
+    moves, after = plan_partitions(table, active, [backup, other], active, copies)
+    uneven, _ = plan_partitions(table, active, [backup, other], active, (backup,) * 6)
+    gone, _ = plan_partitions(table, active, [other], active, copies)
+
+    assert after.owners == copies and all(v.target == copies[v.item] for v in moves)
+    assert [v.target for v in uneven].count(backup) == 3 and {v.target for v in gone} == {other}
+
+
 def test_nobody_left_is_refused() -> None:
     workers = names(Role.WORKER, range(1, 3))
 

@@ -381,5 +381,5 @@ def test_a_loss_that_ends_the_job_is_not_recovered_from() -> None:
         recovery.begin(JOB, False, 7)
     lose(recovery, "worker-2", INCIDENT_S * MOST_INCIDENTS)
 
-    assert recovery.fatal.startswith("worker-2 ended unexpectedly: crashed; ") and not recovery.must_ask
+    assert recovery.fatal.startswith("worker-2 (c-worker-2) ended unexpectedly: crashed; ") and not recovery.must_ask
     assert recovery.losses[-1].outcome is LossOutcome.OPEN

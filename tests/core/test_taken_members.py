@@ -94,11 +94,13 @@ def test_members_that_crash_together_are_one_incident_and_end_the_job_when_that_
         master.now_s += INCIDENT_S
         for name in ("worker-1", "worker-2", "worker-3"):
             master.launch(name)
+        last = master.container_of("worker-1")
         for name in ("worker-1", "worker-2", "worker-3"):
             master.exit(name, "was ended by SIGSEGV")
     assert master.state.state is JobState.FAILED
     assert master.state.reason == (
-        "worker-1 ended unexpectedly: was ended by SIGSEGV; 3 failures without one complete clock between them"
+        f"worker-1 ({last}) ended unexpectedly: was ended by SIGSEGV; "
+        "3 failures without one complete clock between them"
     )
 
 

@@ -31,7 +31,7 @@ from eps.core.tiers import (
     resized,
 )
 from eps.core.types import Address, CoreSettings, MemberId, Role, Team, Tier
-from eps.errors import PlanError
+from eps.errors import PlanError, UnknownMemberError
 
 SETTINGS = CoreSettings(12, 4, 100)
 ONE, TWO, THREE = Stage.PARAM_SERVS, Stage.ACTIVE_PSS, Stage.NO_RELIABLE_WORKERS
@@ -394,13 +394,36 @@ def test_the_youngest_containers_leave_first() -> None:
         (((Tier.TRANSIENT, -3),), "has 2 transient"),
         (((Tier.RELIABLE, -1),), "at least one reliable"),
         (((Tier.TRANSIENT, 10),), "13 workers .* 12 splits"),
-        (((Tier.RELIABLE, 4),), "5 servers .* 4 partitions"),
     ],
 )
 def test_changes_that_would_break_the_job_are_refused(deltas: tuple[tuple[Tier, int], ...], reason: str) -> None:
     change = Change(Operation.TIERS, sum(abs(n) for _, n in deltas), containers=deltas)
     with pytest.raises(PlanError, match=reason):
         resolve(roster(1, 2), change, SETTINGS)
+
+
+def test_a_container_without_partitions_only_works() -> None:
+    change = Change(Operation.TIERS, 4, containers=((Tier.RELIABLE, 4),))
+    after, coming, going = resolve(roster(1, 0), change, SETTINGS)
+    assert after.workers == workers(*range(1, 6)) and after.servers == servers(*range(1, 5)), "four partitions"
+    assert coming == Team(workers(*range(2, 6)), servers(*range(2, 5))) and going == Team()
+
+
+def test_containers_leave_by_name() -> None:
+    change = Change(Operation.TIERS, 2, ("c-1", "c-3"))
+    assert str(change) == change.asked == "containers=-c-1,c-3"
+    assert change.removes_members and not change.adds_members
+    after, coming, going = resolve(roster(2, 2), change, SETTINGS)
+    assert going == Team(workers(1, 3), servers(1)) and not coming.members
+    assert after.tiers is not None and [host.container for host in after.tiers.hosts] == ["c-2", "c-4"]
+    assert not after.tiers.measured
+    with pytest.raises(UnknownMemberError, match="c-9: not a container of the job"):
+        resolve(roster(2, 2), Change(Operation.TIERS, 2, ("c-1", "c-9")), SETTINGS)
+    with pytest.raises(PlanError, match="containers=-c-1,c-2: a job must keep at least one reliable"):
+        resolve(roster(2, 2), Change(Operation.TIERS, 2, ("c-1", "c-2")), SETTINGS)
+    plain = Roster(("worker-1",), ("server-1",), 2, 2)
+    with pytest.raises(PlanError, match="no tiers"):
+        resolve(plain, change, SETTINGS)
 
 
 def test_a_change_of_the_stage_alone_leaves_out_what_is_beyond_the_limits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,28 +21,26 @@ from tools.victims import Facts, judge_report, scan
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "attack.py"
 TIMEOUT_S = 600.0
-WORK = "eps-attack-"
 #: The least number of attempts of a run, on a busy machine.
 FEWEST_KINDS, FEWEST_ATTEMPTS = 10, 20
 LEDGER = {"lost": 0, "applied_twice": 0, "applied": 12, "expected": 12}
 
 
 @pytest.fixture
-def attack() -> Iterator[list[str]]:
+def attack(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Return the command; at the end no process and no file of it may be left."""
-    before = folders()
     # The command starts a process of another user.
     require("root")
     probe = [sys.executable, "-c", "from tools.attack import isolate; isolate()"]
     if subprocess.run(probe, cwd=SCRIPT.parents[1], capture_output=True, timeout=TIMEOUT_S).returncode:
         lacks("root", "this one may not make network namespaces (CAP_SYS_ADMIN)")
-    yield [sys.executable, str(SCRIPT)]
-    assert folders() == before
-    assert not processes_with(WORK)
-
-
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"{WORK}*"))
+    # Its own, because another run of this test may be attacking; the other user must reach it.
+    with tempfile.TemporaryDirectory(prefix="eps-") as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield [sys.executable, str(SCRIPT)]
+        assert not os.listdir(folder)
+        assert not processes_with(folder)
 
 
 def test_a_process_of_another_user_is_refused_and_stops_nothing(attack: list[str]) -> None:

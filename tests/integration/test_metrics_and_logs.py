@@ -81,6 +81,10 @@ def test_the_log_is_that_of_the_member_in_the_reason(tmp_path: Path) -> None:
     assert len(lines) == MOST_LINES and lines[-2] == "  W[worker-2] 49999"
     assert len(lines[-1]) < 400, "an incomplete line is truncated"
     assert last_log_lines(directory, "server-1 is lost")[1:] == ["  S[server-1] server one"]
+    # A process that ended at once has not written its member's name.
+    directory.log("container-0004").write_text("a library is missing\n")
+    reason = "server-1 (container-0004) ended unexpectedly: exited with code 3"
+    assert last_log_lines(directory, reason)[1:] == ["  a library is missing"]
     assert last_log_lines(directory, "nobody knows")[0].startswith("the last lines of the log of the job m")
     assert last_log_lines(directory, "worker-9 is not there")[0].startswith("the last lines of the log of the job m")
     assert last_log_lines(JobDir(tmp_path / "none"), "worker-1") == []

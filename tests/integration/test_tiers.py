@@ -37,6 +37,7 @@ def test_transient_containers_come_go_and_fail_without_a_different_bit(
     # Containers that fail at once may be noticed one after the other.
     assert stages[:3] == [(2, 2), (2, 0), (2, 3)] and stages[-2:] == [(2, 0), (2, 1)]
     assert (found["stage"], found["rolled_back"], found["largest_lag"], found["consistent_clock"]) == (1, 0, 0, 160)
+    assert (found["largest_lag_s"], found["lag_missed"]) == (0, "")
     assert report["evictions"]["drained"] == 2
     refused = [change for change in report["changes"] if change["operation"] == "evict"]
     assert [change["reason"] for change in refused] == ["the job has no transient container"]
@@ -155,6 +156,7 @@ def check_rolled_back(report: dict[str, Any]) -> None:
     assert {back["start"] for back in report["went_back"]} == {"cut"}, report["went_back"]
     lost = [back["clock"] - back["to_clock"] for back in report["went_back"]]
     assert tiers["rolled_back"] == sum(lost) and max(lost) <= tiers["largest_lag"]
+    assert 0 < tiers["largest_lag_s"] < report["elapsed_s"] and (tiers["lag_s"], tiers["lag_missed"]) == (0, "")
 
 
 @pytest.mark.parametrize("rule", ["2", pytest.param("3", marks=pytest.mark.tier("all"))])

@@ -23,7 +23,7 @@ from eps.server.partitions import load_partition
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, open_checkpoints, part_name
-from eps.worker.compute import ActiveSet, Parameters, compute
+from eps.worker.compute import ActiveSet, Computation, Parameters
 from tests.fakes.storage import MemoryStorage
 from tests.server.test_training_in_process import SPLITS, make_runtime, make_splits
 
@@ -61,7 +61,7 @@ def train(
                 values, exponents = store.pull(clock, PullPart(p, clock, active.keysets[p], keys))
                 parameters.values[active.bounds[p] : active.bounds[p + 1]] = values
                 parameters.exponents[active.block_bounds[p] : active.block_bounds[p + 1]] = exponents
-            done.append((active, compute(runtime, active, parameters, clock)))
+            done.append((active, Computation(runtime, active, parameters, clock).finish()))
         for p, store in enumerate(stores):
             for i, (active, work) in enumerate(done):
                 push = work.push(p)

@@ -19,7 +19,7 @@ from eps.server.partition_store import PartitionStore
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.worker import compute as compute_module
-from eps.worker.compute import ActiveSet, Computation, Parameters, compute
+from eps.worker.compute import ActiveSet, Computation, Parameters
 
 SPLITS, ROWS, FEATURES = 4, 30, 400
 
@@ -66,7 +66,7 @@ def train(
                 parameters.values[active.bounds[p] : active.bounds[p + 1]] = values
                 if blocks:
                     parameters.exponents[active.block_bounds[p] : active.block_bounds[p + 1]] = exponents
-            done.append((active, compute(runtime, active, parameters, clock)))
+            done.append((active, Computation(runtime, active, parameters, clock).finish()))
         for p, store in enumerate(stores):
             for i, (active, work) in enumerate(done):
                 push = work.push(p)
@@ -212,8 +212,8 @@ def test_sum_is_made_in_the_memory_that_was_given() -> None:
         return made[-1]
 
     parameters = Parameters(np.zeros(active.size, np.float32), blocks)
-    given = compute(runtime, active, parameters, 0, empty=empty)
-    usual = compute(runtime, active, parameters, 0)
+    given = Computation(runtime, active, parameters, 0, empty=empty).finish()
+    usual = Computation(runtime, active, parameters, 0).finish()
     assert len(made) == 1 and made[0].size == active.size
     for p in range(3):
         assert np.shares_memory(given.push(p).total, made[0])
@@ -227,7 +227,7 @@ def test_gradient_that_is_not_finite_stops_training(clock: int, reproducible: bo
     active = ActiveSet(runtime, make_splits(False))
     blocks = np.full(runtime.key_space.num_blocks, 20, np.int16)
     with pytest.raises(TrainingError, match="split 0 is"):
-        compute(runtime, active, Parameters(np.full(active.size, np.nan, np.float32), blocks), clock)
+        Computation(runtime, active, Parameters(np.full(active.size, np.nan, np.float32), blocks), clock).finish()
 
 
 def test_choice_of_kernels_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,63 @@ def test_containers_crash(crash_seed: int) -> None:
     job.check_finished()
 
 
+def managed_job(seed: int) -> EvictingJob:
+    """Return a random job of a scheduler on reliable containers, which come by number and leave by name."""
+    random = Random(seed + 5)
+    settings = replace(
+        random_settings(random, seed), num_splits=12, num_partitions=random.choice((2, 8)), followers=seed % 2
+    )
+    count = random.choice((1, 1, 2, 4))
+    job = EvictingJob(
+        seed,
+        settings,
+        count,
+        count,
+        tiers={Tier.RELIABLE: count, Tier.TRANSIENT: 0},
+        managed=True,
+        faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))),
+        iteration_s=random.choice((0.01, 0.05, 0.2)),
+        breaks=Breaks(),
+        warnings=random.choice((0.0, 0.2)),
+    )
+
+    def leave(number: int) -> None:
+        there = sorted(job.master.members.hosts)
+        chosen = tuple(random.sample(there, min(len(there), random.choice((1, 1, 2, 3)))))
+        if chosen:
+            job.ask(f"leave-{number}", Change(Operation.TIERS, len(chosen), chosen))
+
+    for number in range(random.randint(2, 6)):
+        more = random.choice((1, 2, 4))
+        change = Change(Operation.TIERS, more, containers=((Tier.RELIABLE, more),))
+        at_s = random.uniform(0.7, 0.8 + settings.iterations * 0.25)
+        job.at(at_s, lambda c=change, n=number: job.ask(f"come-{n}", c))  # type: ignore[misc]
+        job.at(at_s + random.uniform(0.0, 2.0), partial(leave, number))
+    if seed % 3 == 0:
+        schedule_crashes(random, job)
+    return job
+
+
+def test_containers_of_a_scheduler_leave_by_name(crash_seed: int) -> None:
+    job = managed_job(crash_seed)
+    job.run(LIMIT_S)
+    job.check_finished()
+    check_stage(job)
+
+
+def test_a_scheduled_job_restores_only_what_its_cluster_did_not_take() -> None:
+    """Of three containers it loses one after a warning, and restores one that crashes; then it has two."""
+    job = SimJob(1, CoreSettings(12, 4, 60), 3, 3, tiers={Tier.RELIABLE: 3, Tier.TRANSIENT: 0}, managed=True)
+    first, second, third = "container-0001", "container-0002", "container-0003"
+    job.at(1.0, lambda: job.on_event(e.ContainersWarned((e.ContainerWarning(second, 60.0, "is taken"),))))
+    job.at(4.0, lambda: [process.end("killed") for process in job.inside(third)])
+    job.run(LIMIT_S)
+    job.check_finished()
+    hosting = job.master.hosting
+    assert hosting is not None and hosting.reliable == 2
+    assert set(job.master.members.hosts) == {first, "container-0004"}
+
+
 @pytest.mark.parametrize("kind", ["plain", "hostile", "checkpointed", "mortal"])
 def test_transient_containers_fail_at_once(eviction_seed: int, kind: str, tmp_path: Path) -> None:
     """One, some or all, in every stage, during changes of the stage and during rollbacks."""

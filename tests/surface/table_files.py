@@ -19,6 +19,7 @@ CHANGE = {
     "plan_id": int,
     "operation": str,
     "asked": int | str,
+    "text": str,
     "asked_by": str,
     "phase": str,
     "reason": str,

@@ -61,6 +61,8 @@ class Model:
     l2_penalty: ClassVar[PenaltyRule] = "optional"
     #: Whether its scores are log-odds, which give the probabilities of classes.
     gives_probabilities: ClassVar[bool] = False
+    #: How many times as long an iteration takes without Numba, with the same bits.
+    slower_without_numba: ClassVar[int] = 1
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
         self.num_features = num_features

@@ -49,6 +49,7 @@ class Lda(Model):
 
     task = "topics"
     adds = True
+    slower_without_numba = 100
     options: ClassVar[dict[str, Any]] = {"topics": 20, "alpha": 0.1, "beta": 0.01, "parts": 1}
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:

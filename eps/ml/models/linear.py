@@ -26,11 +26,11 @@ class LinearModel(Model):
     """``z = X w + b`` with the loss of :meth:`pointwise`."""
 
     def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
-        """Return the loss of each score and its derivative, shape (n,), float64."""
+        """Return the loss of each row and its derivative by the scores, which has their shape, float64."""
         raise NotImplementedError
 
     def loss_and_slopes(self, scores: Float64Array, y: Targets) -> tuple[float, Float64Array]:
-        """Return the sum of the losses and the derivative of each, shape (n,), float64."""
+        """Return the sum of the losses and the derivative of each by the scores, which has their shape, float64."""
         losses, slopes = self.pointwise(scores, y)
         return float(losses.sum()), slopes
 
@@ -47,7 +47,7 @@ class LinearModel(Model):
             residuals = slopes.astype(np.float32)
             gradient = {"weights": np.asarray(X.T @ residuals, dtype=np.float32)}
             if self.intercept:
-                gradient["intercept"] = np.array([slopes.sum()], dtype=np.float32)
+                gradient["intercept"] = np.asarray(slopes.sum(axis=0), dtype=np.float32).reshape(-1)
             return loss, gradient
 
     def decision(self, params: Params, X: Matrix) -> Float32Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
+from eps.ml.arrays import Float64Array, Targets
 from eps.ml.layout import TensorSpec
-from eps.ml.models.base import Model, Params
+from eps.ml.models.linear import LinearModel
 
 
 def softmax_losses(scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
@@ -21,7 +21,7 @@ def softmax_losses(scores: Float64Array, y: Targets) -> tuple[Float64Array, Floa
     return losses, powers
 
 
-class Softmax(Model):
+class Softmax(LinearModel):
     """Scores ``Z = X W + b`` with the cross-entropy of their softmax."""
 
     task = "multiclass"
@@ -33,21 +33,5 @@ class Softmax(Model):
             return (weights,)
         return (weights, TensorSpec("intercept", (self.num_outputs,), penalised=False))
 
-    def loss_and_gradient(self, params: Params, X: Matrix, y: Targets) -> tuple[float, dict[str, Float32Array]]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            losses, slopes = softmax_losses(self.decision(params, X).astype(np.float64), y)
-            gradient = {"weights": np.asarray(X.T @ slopes.astype(np.float32), dtype=np.float32)}
-            if self.intercept:
-                gradient["intercept"] = slopes.sum(axis=0).astype(np.float32)
-            return float(losses.sum()), gradient
-
-    def decision(self, params: Params, X: Matrix) -> Float32Array:
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores: Float32Array = X @ params["weights"]
-            if self.intercept:
-                scores += params["intercept"]
-            return scores
-
-    def loss_of_scores(self, scores: Float32Array, y: Targets) -> float:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(softmax_losses(scores.astype(np.float64), y)[0].sum())
+    def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
+        return softmax_losses(scores, y)
