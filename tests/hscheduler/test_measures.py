@@ -54,6 +54,10 @@ def test_a_late_report_says_since_when_a_job_computes() -> None:
     use.iterated(12.0, 1.0)
     assert use.computed_s == 6.0
     use.stop(12.0, True)
+    # It trains until it stops.
+    use.iterated(13.0)
+    assert use.computed_s == 6.0
+    use.start([container("w")])
     # Not before the order to stop.
     use.iterated(15.0, 9.0)
     assert use.computed_s == 9.0 and use.stood_s == 0.0
