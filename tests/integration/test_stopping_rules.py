@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 
 #: The first one is the best, and by far.
 RATES = (0.01, 0.001, 0.0001, 0.00001)
-SHA = {"trials": 4, "stop": "sha", "eta": 2, "grace_iterations": 20, "threshold": 0}
+SHA = {"trials": 4, "stop": "sha", "eta": 2, "grace_iterations": 20, "max_iterations": 80, "threshold": 0}
 
 
 def run(tables: Spec, policy: str = "elastic") -> tuple[dict[str, Any], list[e.Event], Sweep]:
@@ -38,7 +38,8 @@ def straight(tables: Spec) -> str:
 
 @pytest.mark.parametrize("policy", ["static", "kill"])
 def test_a_trial_that_was_paused_and_promoted_trains_the_same_model(policy: str) -> None:
-    tables = spec(sweep=SHA, job={"iterations": 80})
+    # Long enough that no trial finishes while it is to pause.
+    tables = spec(sweep=SHA, job={"iterations": 240, "splits": 6, "stretch_s": 0.006})
     found, happened, sweep = run(tables, policy)
     trials = {trial["job_id"]: trial for trial in found["trials"]}
     assert [trial["phase"] for trial in trials.values()] == ["finished", "killed", "killed", "killed"]
