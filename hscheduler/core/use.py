@@ -4,7 +4,7 @@ A container of a job
 
 - *computes* from the job's first complete iteration to its last one, while a member in it takes part;
 - *waits* while the job holds it and it does not compute: processes start, a change pauses the job, a restart is under
-  way, or the job ends.
+  way, or the job was ordered to end.
 
 A container that no job holds is *idle*.  All three are counted in core-seconds: seconds, times the container's cores.
 
@@ -34,6 +34,8 @@ class Use:
     since_s: float | None = None
     #: Seconds of pauses that its reports named.
     paused_s: float = 0.0
+    #: Whether it was ordered to end: what it computes until then is of no use.
+    is_stopped: bool = False
     #: Time of the order to stop, while the job restarts, and the seconds of all restarts so far.
     stopped_s: float | None = None
     stood_s: float = 0.0
@@ -46,7 +48,7 @@ class Use:
     def start(self, containers: Iterable[Container]) -> None:
         """Note the order to start the job in these containers; members take part with its first iteration."""
         self.there = {container.container_id: container.resources.vcores for container in containers}
-        self.joining, self.leaving = {}, set()
+        self.joining, self.leaving, self.is_stopped = {}, set(), False
 
     def grow(self, now_s: float, containers: Iterable[Container]) -> None:
         """Note the order to add members in these containers."""
@@ -84,6 +86,8 @@ class Use:
 
     def iterated(self, now_s: float, ago_s: float = 0.0) -> None:
         """Note complete iterations: the job computes.  The first of them ended ``ago_s`` before this report."""
+        if self.is_stopped:
+            return
         if self.since_s is None:
             self.since_s = now_s - ago_s if self.stopped_s is None else max(now_s - ago_s, self.stopped_s)
             self._note(self.since_s)
@@ -101,7 +105,7 @@ class Use:
     def stop(self, now_s: float, restarts: bool) -> None:
         """Note the order to end the job; it computes until then."""
         self._count(now_s)
-        self.since_s = None
+        self.since_s, self.is_stopped = None, True
         self._note(now_s)
         if restarts and self.stopped_s is None:
             self.stopped_s = now_s

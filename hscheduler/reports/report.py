@@ -42,6 +42,7 @@ def report(
     began_s: float = 0.0,
     spec: Spec | None = None,
     iterations: Mapping[str, int] | None = None,
+    stop: str = "",
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
@@ -77,6 +78,8 @@ def report(
         The sweep's settings, to include in the report.
     iterations : mapping, optional
         Job -> its number of iterations; without it, the evaluation of final parameters counts as one.
+    stop : str
+        The stopping rule, if a scheduler has one for sweeps that name none; empty: the sweep's, else the policy's.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
@@ -105,8 +108,8 @@ def report(
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
-        "stop": _rule(policy, spec),
-        "overshoot_iterations": sum(job.overshoot for job in records.values()),
+        "stop": stop or _rule(policy, spec),
+        "overshoot": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
         **_uses(record, records.values(), end_s, spec),
         "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
@@ -328,7 +331,7 @@ def _trial(
         "values": _curve(trial.values),
         "rungs": [[_seconds(at_s), iteration, _finite(value)] for at_s, iteration, value in trial.rungs],
         "pauses": trial.pauses,
-        "overshoot_iterations": trial.overshoot,
+        "overshoot": trial.overshoot,
         "container_s": _seconds(trial.use.computed_s / cores),
         "computing": [[_seconds(at_s), number / cores] for at_s, number in trial.use.steps],
         "resizes": trial.resizes,

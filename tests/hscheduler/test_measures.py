@@ -11,6 +11,7 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler import cli
+from hscheduler.cli.commands.common import print_best
 from hscheduler.cli.commands.sizes import check_flag, sizes_of
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import Container, Resources, Role
@@ -54,6 +55,10 @@ def test_a_late_report_says_since_when_a_job_computes() -> None:
     use.iterated(12.0, 1.0)
     assert use.computed_s == 6.0
     use.stop(12.0, True)
+    # It trains until it stops.
+    use.iterated(13.0)
+    assert use.computed_s == 6.0
+    use.start([container("w")])
     # Not before the order to stop.
     use.iterated(15.0, 9.0)
     assert use.computed_s == 9.0 and use.stood_s == 0.0
@@ -247,6 +252,13 @@ def test_jobs_report_the_metric_of_their_test_data_beside_the_loss() -> None:
     held = HeldNews("a")
     held.add(10.0, news)
     assert [(number, value) for _, number, value in held.event(11.0).values] == [(2, 0.1), (4, pytest.approx(0.3))]
+
+
+@pytest.mark.parametrize(("value", "told"), [("100", "reached after "), ("-1", "never reached")])
+def test_a_sweep_tells_when_its_target_was_reached(value: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = with_target(simulate(Spec.of(SWEEP), "static"), Target.of(f"loss={value}"))
+    assert print_best(found, None) == 0
+    assert f"\ntarget loss {value}: {told}" in capsys.readouterr().out
 
 
 def test_the_table_has_a_target_only_if_one_is_named() -> None:

@@ -173,7 +173,7 @@ EPS_LINES = (
 HSCHEDULER_LINES = (
     Line(
         "sweep {missing} --policy elastic --on local --trials 3 --seed 2 --report r.json --page p.html --web 0 --plain "
-        "--quiet --tensorboard t --mlflow m --stop none",
+        "--target loss=0.5 --quiet --tensorboard t --mlflow m --stop none",
         2,
         "{missing}",
     ),

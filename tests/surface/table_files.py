@@ -149,7 +149,7 @@ SWEEP_REPORT: dict[str, Any] = {
     "utilisation": float,
     "stop": str,
     "iterations_trained": int,
-    "overshoot_iterations": int,
+    "overshoot": int,
     "useful_share": float,
     "waiting_share": float,
     "idle_share": float,
@@ -184,7 +184,7 @@ SWEEP_REPORT: dict[str, Any] = {
             "values": list,
             "rungs": list,
             "pauses": int,
-            "overshoot_iterations": int,
+            "overshoot": int,
             "container_s": float,
             # Seconds, containers.
             "computing": [(float, float)],
