@@ -44,9 +44,11 @@ from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean, one_of
+from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
+from hscheduler.policies import POLICIES
 from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
@@ -393,6 +395,8 @@ class Spec:
             if not _is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
         job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
+        if "reliable" in {*spec.job, *searched} and (sizes := {"workers", "servers"} & {*spec.job, *searched}):
+            raise ConfigError(f"reliable and {min(sizes)} exclude each other: remove one of them from [job] or [space]")
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
                 f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
@@ -440,6 +444,22 @@ class Spec:
         splits = min(SPLITS_OF_A_CONTAINER * self.cluster.num_containers(), MOST_DEFAULT_SPLITS)
         default = {"splits": max(JobSpec().splits, splits)}
         return JobSpec.from_dict({**default, **self.job, **(point or {})}, "job")
+
+    def under(self, policy: str) -> Spec:
+        """Return the sweep as a policy runs it: under some, trials begin in one container, whatever the file asks for.
+
+        Trials keep the size that the file asks for if it is searched, or if their settings exclude such containers.
+        """
+        sizes = {"workers", "servers", "reliable"}
+        if not needs_of(POLICIES[policy]).hosts or sizes & {dimension.name for dimension in self.space}:
+            return self
+        alone = {name: value for name, value in self.job.items() if name not in sizes}
+        found = dataclasses.replace(self, job={**alone, "reliable": 1})
+        try:
+            found.job_spec()
+        except ConfigError:
+            return self
+        return found
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Yield random points from the sweep's seed, without end."""

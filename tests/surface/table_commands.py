@@ -116,7 +116,7 @@ MODELS = {
     "lda": "",
 }
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
-POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium")
+POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium", "gain")
 
 
 class Line(NamedTuple):
