@@ -11,6 +11,7 @@ import pytest
 
 from hscheduler import cli
 from hscheduler.core import events as e
+from hscheduler.core.codec import decoded, encoded
 from hscheduler.core.cohort import Cohort
 from hscheduler.core.decisions import Kill, Pause, Promote
 from hscheduler.core.jobs import Direction, Job, Phase, badness
@@ -436,6 +437,24 @@ def test_the_milestone_of_a_job_is_its_next_judgement():
     assert toy.scheduler.milestone(toy.job("a")) == 7
     toy.feed("a", 0.5)
     assert toy.scheduler.milestone(toy.job("a")) == 0, "its number of iterations is unknown"
+
+
+@pytest.mark.parametrize("rule", LIMITED)
+def test_a_restored_scheduler_decides_the_same(rule):
+    first = sweep_of(rule, 9)
+    for number in range(5):
+        at_rung(first, number, 0.1 * number)
+    first.settle()
+    policy = POLICIES["static"]
+    second = Toy(decoded(json.loads(json.dumps(encoded(first.scheduler))), policy, RULES))
+    second.living, second.over = dict(first.living), dict(first.over)
+    first.commands.clear()
+    for toy in (first, second):
+        for number in range(5, 9):
+            if toy.job(f"t{number}").phase.runs:
+                at_rung(toy, number, 0.1 * (9 - number))
+        toy.settle()
+    assert first.commands == second.commands and first.commands
 
 
 # ---- in commands
