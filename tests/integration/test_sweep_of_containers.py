@@ -50,7 +50,9 @@ def sizes(found: dict[str, Any]) -> set[int]:
     return {workers for trial in found["trials"] for _, workers, _ in trial["containers"]}
 
 
-@pytest.mark.parametrize(("policy", "arrival"), [("static", "burst"), ("elastic", "poisson:1s")])
+@pytest.mark.parametrize(
+    ("policy", "arrival"), [("static", "burst"), ("elastic", "poisson:1s"), ("gain", "poisson:1s")]
+)
 def test_trials_of_one_container_train_the_models_of_eps_run(home: Path, policy: str, arrival: str) -> None:
     found = train(policy, (0.1, 0.03, 0.01), arrival)
     assert sizes(found) == {0, 1} if policy == "static" else max(sizes(found)) > 1
