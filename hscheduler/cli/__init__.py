@@ -29,14 +29,17 @@ checkpoints (default: one every 30 s; see checkpoint_every). If this command is 
 continues: --resume follows it again, or fetches its results.
 
 SPEC.toml has four sections. Relative paths start at its folder.
-  [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of each
-  worker, server and job master: container_vcores = 1 and container_memory = "4GiB".
+  [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of a
+  container: container_vcores = 1 and container_memory = "4GiB"; master_container = true counts
+  one for each job's master.
   [sweep] has trials, arrival, threshold, feedback_iteration, metric, direction (required unless
   metric is a loss), seed, ... Defaults: threshold = 0 (jobs in training: as many as fit the
   cluster), parallelism = 0 (no limit to the trials at once), trial_timeout_s = 0 (no limit),
   kill_restart_s = -1 (no minimum length of a restart under the policy kill).
   [space] has the settings to search, as in learning_rate = { loguniform = [1e-4, 1] }.
-  [job] has the settings of `eps run` shared by all trials.
+  [job] has the settings of `eps run` shared by all trials; with reliable = N, each of their
+  containers has a worker and a server.  Default of splits: three for each container of the
+  cluster, at least 12, at most 192.
 """
 
 _SWEEPS = """List the sweeps submitted to YARN from this machine whose results are not fetched yet.

@@ -143,6 +143,7 @@ EPS_LINES = (
     Line(f"status {NOBODY}", 4, NOBODY),
     Line(f"status {NOBODY} --json", 4, NOBODY),
     Line(f"scale {NOBODY} workers=+2 servers=-1", 4, NOBODY),
+    Line(f"scale {NOBODY} containers=-container-2,container-3", 4, NOBODY),
     Line(f"scale {NOBODY} servers=+1 --dry-run --no-wait --request-id r", 4, NOBODY),
     Line(f"add-workers {NOBODY}", 4, NOBODY),
     Line(f"add-workers {NOBODY} 2 --dry-run", 4, NOBODY),

@@ -237,6 +237,7 @@ SWEEP_FILE: dict[str, dict[str, Any]] = {
         "memory": "12GiB",
         "container_vcores": 1,
         "container_memory": "2048MiB",
+        "master_container": True,
     },
     "sweep": {
         "trials": 3,
