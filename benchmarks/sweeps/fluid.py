@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from random import Random
 
 CONTAINERS = 16
@@ -264,13 +265,17 @@ def asha(sweep: Sweep, seed: int) -> dict[str, float]:
     return {"fixed": best, "size": size, "instant": makespan, "limit": fluid.iterations / sweep.containers}
 
 
-def table(trials: int, efficiency: float, start: float = 0.0, restart: float = 0.0) -> dict[str, float]:
-    """Return the makespans under ``sha``, and their ratios to instant resizing."""
-    sweep = Sweep(trials, Curve.of_efficiency(efficiency), start=start, restart=restart)
+def table(
+    trials: int, efficiency: float, start: float = 0.0, restart: float = 0.0, last: int = LAST
+) -> dict[str, float]:
+    """Return the makespans under ``sha`` of trials with ``last`` iterations, and their ratios to instant resizing."""
+    rungs = tuple(rung for rung in (GRACE, GRACE * ETA, GRACE * ETA**2, LAST) if rung <= last)
+    sweep = Sweep(trials, Curve.of_efficiency(efficiency), rungs, start=start, restart=restart)
     best, size = best_fixed(sweep)
     ideal = instant(sweep)
     return {
         "trials": trials,
+        "iterations": last,
         "efficiency_at_16": efficiency,
         "best_fixed": best,
         "best_size": size,
@@ -293,12 +298,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", type=float, default=0.0, help="units of time that the start of a trial takes")
     parser.add_argument("--restart", type=float, default=0.0, help="units of time that a restart takes")
     options = parser.parse_args(argv)
-    for trials in (27, 81):
+    for trials, last in product((27, 81), (GRACE * ETA**2, LAST)):
         for efficiency in options.efficiency or (0.5, 0.7, 0.9):
-            found = table(trials, efficiency, options.start, options.restart)
+            found = table(trials, efficiency, options.start, options.restart, last)
             print("  ".join(f"{name} {value:.4g}" for name, value in found.items()))
-            sweep = Sweep(trials, Curve.of_efficiency(efficiency))
-            print("  asha:", "  ".join(f"{name} {value:.4g}" for name, value in asha(sweep, 0).items()))
+            rungs = tuple(rung for rung in Sweep(trials, Curve(0.0)).rungs if rung <= last)
+            one = asha(Sweep(trials, Curve.of_efficiency(efficiency), rungs), 0)
+            print("  asha:", "  ".join(f"{name} {value:.4g}" for name, value in one.items()))
     return 0
 
 

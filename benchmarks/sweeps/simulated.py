@@ -3,9 +3,12 @@
     python -m benchmarks.sweeps.simulated                     # some minutes; writes results/sweeps/simulated.json
     python -m benchmarks.sweeps.simulated --seeds 10-12 --trials 27 --output /tmp/simulated.json
 
-Sweeps of 27 and 81 equal trials on 16 containers, with rungs at 100, 300 and 900 of 2,700 iterations.  An iteration
-takes 0.1 s in one container, and the efficiency in 16 containers is 0.7.  Costs of starts and changes are those fitted
-to real processes (results/paper/predicted.json).  Tuned on seeds 0 to 9, reported on others.  Compute is simulated.
+Sweeps of 27 and 81 equal trials on 16 containers, with rungs at 100, 300 and 900, which is the last iteration or the
+third of it.  An iteration takes 0.1 s in one container; the efficiency in 16 containers is 0.5, 0.7 or 0.9.  Costs of
+starts and changes are those fitted to real processes (results/paper/predicted.json).  Tuned on seeds 0 to 9, reported
+on others.  Compute is simulated.
+
+Regret is measured on recorded curves (:mod:`benchmarks.sweeps.curves`): decisions are simulated, losses are real.
 
 ``static-N`` runs every trial in N containers, ``asked`` in two workers and one server.  ``between-rungs`` starts each
 trial in the best size for its rung, and does not resize it (RubberBand, EuroSys 2021).
@@ -21,25 +24,31 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 from benchmarks.bench_common import spread
-from benchmarks.sweeps import fluid
+from benchmarks.sweeps import curves, fluid
 from hscheduler.core import events as e
-from hscheduler.core.decisions import Decision, Policy, Start, View
+from hscheduler.core.decisions import Decision, Policy, Restart, Start, View
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
 from hscheduler.policies import POLICIES
 from hscheduler.policies.placing import place, roles_of
+from hscheduler.simulator import paper, pollux
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
+from hscheduler.simulator.run import simulate, simulate_jobs
 from hscheduler.simulator.workload import SimulatedJob, qualities
+from hscheduler.spec import Spec
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "job_traces" / "pollux_osdi21" / "workloads"
 SWEEP, CONTAINERS, SPLITS = "sweep", 16, 48
 RUNGS = (100, 300, 900, 2700)
+#: Iterations of the recorded curves are those of a pace that is five times slower.
+RECORDED_STEP = 5
 ITERATION_S = 0.1
 ONE = Resources(1, 1024)
 SIZES = (1, 2, 3, 4, 5, 8, 16)
@@ -66,7 +75,9 @@ class Setting:
     trials: int
     seed: int
     stop: str = "sha"
-    efficiency: float = 0.7
+    efficiency: float = 0.5
+    #: Iterations of a trial: one of :data:`RUNGS`.
+    last: int = 900
     #: Mean seconds between arrivals; 0: all at once.
     gap_s: float = 0.0
 
@@ -85,18 +96,20 @@ class Setting:
             most = SPLITS, SPLITS if servers else 0
             request = JobRequest(f"trial-{number + 1}", SWEEP, workers, servers, ONE, ONE, NOTHING, *most)
             at_s = next(times)
-            found.append(SimulatedJob(at_s, request, RUNGS[-1], speed(self.efficiency), *next(drawn)))
+            found.append(SimulatedJob(at_s, request, self.last, speed(self.efficiency), *next(drawn)))
         return found
 
 
-def run(setting: Setting, policy: Policy, workers: int, servers: int, at: Costs) -> dict[str, float]:
-    """Simulate a sweep; return its makespan, iterations and times to early feedback."""
-    stopping = Stopping(setting.stop, fluid.ETA, RUNGS[0], RUNGS[-1])
+def run(
+    setting: Setting, policy: Policy, workers: int, servers: int, at: Costs, jobs: Sequence[SimulatedJob] = ()
+) -> dict[str, float]:
+    """Simulate a sweep, or its trials ``jobs``; return its makespan, iterations and times to early feedback."""
+    stopping = Stopping(setting.stop, fluid.ETA, RUNGS[0], setting.last)
     opened = e.SweepOpened(
         SWEEP, Direction.MINIMIZE, feedback_iteration=RUNGS[0], stopping=stopping, trials=setting.trials
     )
     nodes = {f"node{k}": Resources(4, 4096) for k in range(CONTAINERS // 4)}
-    simulation = Simulation(nodes, policy, setting.jobs(workers, servers), at, RUNGS[0], [opened], setting.seed)
+    simulation = Simulation(nodes, policy, jobs or setting.jobs(workers, servers), at, RUNGS[0], [opened], setting.seed)
     record = simulation.run()
     trials = list(record.trials.values())
     feedback = [trial.early_feedback_s for trial in trials if trial.early_feedback_s is not None]
@@ -113,13 +126,20 @@ def run(setting: Setting, policy: Policy, workers: int, servers: int, at: Costs)
 
 
 def start_in(sizes: Sequence[int], view: View) -> Decision:
-    """Start the head of the queue in the size for its rung, if that is free (RubberBand's executor)."""
-    for job in view.queue:
+    """Start the head of the queue in the size for its rung, if that is free (RubberBand's executor).
+
+    A trial that was not paused at its rung restarts in the size for the next one.
+    """
+    for job in view.running():
+        size = sizes[min(len(job.rungs), len(sizes) - 1)]
+        if job.rungs and job.workers != size:
+            return Decision((Restart(job.job_id, size, 0),), f"{job.job_id} restarts in {size} containers")
+    if view.queue:
+        job = view.queue[0]
         size = sizes[min(len(job.rungs), len(sizes) - 1)]
         places, left = place(view.room(), job.request, roles_of(job.request, size, 0))
         if not left:
             return Decision((Start(job.job_id, tuple(places)),), f"{job.job_id} starts in {size} containers")
-        break
     return Decision()
 
 
@@ -138,6 +158,7 @@ def fluid_sweep(setting: Setting, at: Costs) -> fluid.Sweep:
     return fluid.Sweep(
         setting.trials,
         fluid.Curve.of_efficiency(setting.efficiency),
+        tuple(rung for rung in RUNGS if rung <= setting.last),
         start=(at.start_s + at.end_s) / ITERATION_S,
         restart=(at.end_s + at.restart_s + at.start_s) / ITERATION_S,
     )
@@ -188,16 +209,77 @@ def ratios(setting: Setting, found: dict[str, dict[str, float]], at: Costs) -> d
     return rows
 
 
+def paper_pair(seeds: Sequence[int]) -> dict[str, Any]:
+    """Return static + threshold over elastic, the paper's own pair with its rule binding for both, at its size."""
+    found = {}
+    for name in ("LR", "SVM", "Softmax"):
+        pairs = []
+        for seed in seeds:
+            spec = paper.paper_spec(name, seed)
+            made = [simulate(spec, policy, model=paper.MODEL)["makespan_s"] for policy in ("static-stop", "elastic")]
+            pairs.append(made[0] / made[1])
+        found[name] = spread(pairs)
+    return found
+
+
+def traces(workloads: Sequence[int]) -> dict[str, Any]:
+    """Return makespan, mean completion time and early feedback of Pollux's workloads on 64 containers; no rule stops.
+
+    The rule of nobody, so that all policies train the same.  Jobs have workers and servers of their own.
+    """
+    spec = Spec.of({"cluster": {"nodes": 16}, "sweep": {"stop": "none"}})
+    rows: dict[str, Any] = {}
+    for number in workloads:
+        path = TRACES / f"workload-{number}.csv"
+        jobs = pollux.read_pollux(path, spec.cluster.container(), 0, RUNGS[0], spec.cluster.master())
+        for policy in ("static", "elastic", "gain"):
+            made = simulate_jobs(spec, jobs, policy)
+            ends = [trial["finished_s"] - trial["arrived_s"] for trial in made["trials"]]
+            rows[f"workload-{number}, {policy}"] = {
+                "jobs": len(jobs),
+                "makespan_s": made["makespan_s"],
+                "mean_completion_s": sum(ends) / len(ends),
+                "mean_feedback_s": made["summary"]["early_feedback_mean_s"],
+            }
+    return rows
+
+
+def regret(seeds: Sequence[int], stop: str, trials: int = 27) -> dict[str, Any]:
+    """Return the regret of ``gain`` less that of ``static-1`` on recorded curves, paired by seed, and both regrets."""
+    recorded, at, rows = curves.load(), costs(), []
+    for seed in seeds:
+        drawn = recorded[Random(f"points:{seed}").sample(range(len(recorded)), trials)]
+        made = []
+        for policy in ("static", "gain"):
+            setting = Setting(trials, seed, stop)
+            jobs = []
+            for job, values in zip(setting.jobs(1, 0), drawn, strict=True):
+                points = tuple((RECORDED_STEP * (k + 1), float(value)) for k, value in enumerate(values))
+                found = dataclasses.replace(job, curve=points, loss=points[-1][1])
+                jobs.append(dataclasses.replace(found, feedback=found.value(RUNGS[0], RUNGS[0])))
+            made.append(run(setting, POLICIES[policy], 1, 0, at, jobs)["best_loss"] - float(drawn[:, -1].min()))
+        rows.append(made)
+    differences = [mine - fixed for fixed, mine in rows]
+    return {
+        "static": spread([fixed for fixed, _ in rows]),
+        "gain": spread([mine for _, mine in rows]),
+        "difference": spread(differences),
+        "standard_error": stdev(differences) / len(differences) ** 0.5,
+    }
+
+
 def settings(trials: Sequence[int], seeds: Sequence[int]) -> Iterator[tuple[str, list[Setting]]]:
     """Yield name and settings, one for each seed, of every row of the table."""
     for number in trials:
+        for stop, efficiency, last in (
+            ("sha", 0.5, 900), ("sha", 0.7, 900), ("sha", 0.9, 900), ("sha", 0.7, 2700), ("asha", 0.5, 900),
+        ):  # fmt: skip
+            name = f"{number} trials, {stop}, efficiency {efficiency:g}, {last} iterations"
+            yield name, [Setting(number, seed, stop, efficiency, last) for seed in seeds]
         for stop in ("sha", "asha"):
-            for efficiency in (0.5, 0.7, 0.9) if stop == "sha" else (0.7,):
-                name = f"{number} trials, {stop}, efficiency {efficiency:g}"
-                yield name, [Setting(number, seed, stop, efficiency) for seed in seeds]
-        sweep = fluid.Sweep(number, fluid.Curve(0.0))
-        gap_s = sweep.limit() * ITERATION_S / number / LOAD
-        yield f"{number} trials, asha, load {LOAD:g}", [Setting(number, seed, "asha", 0.7, gap_s) for seed in seeds]
+            gap_s = fluid.Sweep(number, fluid.Curve(0.0), RUNGS[:3]).limit() * ITERATION_S / number / LOAD
+            found = [Setting(number, seed, stop, gap_s=gap_s) for seed in seeds]
+            yield f"{number} trials, {stop}, efficiency 0.5, 900 iterations, load {LOAD:g}", found
 
 
 def table(trials: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
@@ -229,7 +311,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     first, _, last = options.seeds.partition("-")
     found = table(options.trials or (27, 81), range(int(first), int(last or first) + 1))
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    result = {"seeds": options.seeds, "costs": dataclasses.asdict(costs()), "rows": found}
+    result = {
+        "seeds": options.seeds,
+        "costs": dataclasses.asdict(costs()),
+        "rows": found,
+        "static-stop / elastic, paper's size": paper_pair(range(3)),
+        "regret, 30 seeds": {stop: regret(range(100, 130), stop) for stop in ("sha", "asha")},
+        "traces": traces((1, 2, 3)) if TRACES.is_dir() else {},
+    }
     options.output.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 

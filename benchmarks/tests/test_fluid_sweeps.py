@@ -18,6 +18,8 @@ def test_every_division_lies_between_the_limit_and_the_best_fixed_size(trials: i
 
 
 def test_the_best_fixed_size_is_a_quarter_slower() -> None:
+    assert table(27, 0.5, last=900)["best_fixed_over_instant"] == pytest.approx(1.23, abs=0.005)
+    assert table(81, 0.5, last=900)["best_fixed_over_instant"] == pytest.approx(1.29, abs=0.005)
     assert table(27, 0.7)["best_fixed_over_instant"] == pytest.approx(1.27, abs=0.005)
     assert table(81, 0.5)["best_fixed_over_instant"] == pytest.approx(1.25, abs=0.005)
 
