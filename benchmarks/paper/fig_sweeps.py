@@ -339,6 +339,7 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
         "kind": source.kind,
         "source": published.SOURCES["fig19"],
         "about": source.foot,
+        "paper": {"nothing_submitted_min": published.NOTHING_SUBMITTED_MIN},
         "mean_until_its_end": {},
         "windows_s": {},
     }
@@ -364,6 +365,9 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
                 linewidth=0,
             )
             mean_share = timelines.mean_of(steps, 0.0, end_s)
+            if source.kind == "simulated":
+                begin_min, end_min = published.NOTHING_SUBMITTED_MIN
+                axis.axvspan(begin_min, end_min, color="black", alpha=0.08, linewidth=0)
             axis.set_title(f"{drawing.LABELS[policy]}: {what}, mean {100 * mean_share:.0f} %", loc="left")
             axis.set_ylim(0, 105)
             axis.set_xlim(0, longest_s / source.unit_s)
@@ -373,8 +377,9 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
     for axis in axes[-1]:
         axis.set_xlabel(f"time ({source.unit})")
     title = _title("Fig. 19", "CPU and memory utilisation", source)
+    quiet = "Grey: nothing is submitted in the paper (§7.3). " if source.kind == "simulated" else ""
     foot = (
-        f"{source.foot}. CPU: what workers compute and servers exchange, without their waits within an iteration. "
+        f"{source.foot}. {quiet}CPU: what workers compute and servers exchange, without waits within an iteration. "
         "Memory: all containers that jobs hold, from grant to release; what processes use of it is not known"
     )
     drawing.save(figure, out, f"fig19_{suffix}", title, foot, numbers)
