@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="train some points at another size and compare")
     args = parser.parse_args(argv)
     end_in_order()
-    iterations = PACES["slow"].most
+    iterations = max(pace.most for pace in PACES.values())
     with tempfile.TemporaryDirectory(prefix="eps-curves-") as home:
         os.environ["EPS_HOME"] = home
         if args.check:

@@ -111,6 +111,20 @@ def curve_summary(seconds: Mapping[int, float], pace: Pace) -> dict[str, Any]:
     }
 
 
+def carries(results: Results, work_s: float) -> str:
+    """Return whether a machine carries a pace: the efficiency, and the cores that a cluster full of equal jobs uses.
+
+    What an iteration takes beyond its compute, and its processor time, are those of the measured pace.
+    """
+    runs = {runs[-1]["containers"]: runs for runs in results.of(CURVE).values()}
+    beyond = {n: value - results.pace.work_s / n for n, value in results.seconds().items()}
+    seconds = {n: work_s / n + value for n, value in beyond.items()}
+    cpu = {n: statistics.median(run["cpu_s"] for run in found) for n, found in runs.items()}
+    cores = {n: CONTAINERS / n * cpu[n] / seconds[n] for n in seconds}
+    most = max(cores, key=lambda n: cores[n])
+    return f"efficiency {speedup.efficiency(seconds):.2f}, at most {cores[most]:.2f} cores (jobs of {most} containers)"
+
+
 def models(seconds: Mapping[int, float], pace: Pace, parts: Iterable[str]) -> dict[str, Any]:
     """Return what the fluid model says of ``sha`` on the measured speed-up, in seconds."""
     from benchmarks.sweeps.running import sweep_of
