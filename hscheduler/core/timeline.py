@@ -156,7 +156,7 @@ class Timeline:
                 curve=trial.curve.copy(),
                 speeds=dict(trial.speeds),
                 values=trial.values.copy(),
-                use=replace(trial.use),
+                use=replace(trial.use, steps=list(trial.use.steps)),
             )
             for job_id, trial in self.trials.items()
             if not sweep or trial.sweep == sweep

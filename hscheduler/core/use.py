@@ -40,6 +40,8 @@ class Use:
     #: Seconds during which containers were added or removed, or the job restarted; and the begin of the current change.
     changed_s: float = 0.0
     changes_since_s: float | None = None
+    #: (time, cores that compute from then on) whenever that changed; pauses of changes are not in it.
+    steps: list[tuple[float, int]] = field(default_factory=list)
 
     def start(self, containers: Iterable[Container]) -> None:
         """Note the order to start the job in these containers; members take part with its first iteration."""
@@ -62,6 +64,7 @@ class Use:
         failures = set(failed)
         self.there.update({name: cores for name, cores in self.joining.items() if name not in failures})
         self.joining = {}
+        self._note(now_s)
         self._look(now_s)
 
     def gone(self, now_s: float, containers: Iterable[str]) -> None:
@@ -71,6 +74,7 @@ class Use:
             self.there.pop(name, None)
             self.joining.pop(name, None)
             self.leaving.discard(name)
+        self._note(now_s)
         self._look(now_s)
 
     def kept(self, now_s: float, containers: Iterable[str]) -> None:
@@ -82,6 +86,7 @@ class Use:
         """Note complete iterations: the job computes.  The first of them ended ``ago_s`` before this report."""
         if self.since_s is None:
             self.since_s = now_s - ago_s if self.stopped_s is None else max(now_s - ago_s, self.stopped_s)
+            self._note(self.since_s)
         if self.stopped_s is not None:
             self.stood_s += self.since_s - self.stopped_s
             self.stopped_s = None
@@ -97,6 +102,7 @@ class Use:
         """Note the order to end the job; it computes until then."""
         self._count(now_s)
         self.since_s = None
+        self._note(now_s)
         if restarts and self.stopped_s is None:
             self.stopped_s = now_s
         elif not restarts and self.stopped_s is not None:
@@ -114,7 +120,9 @@ class Use:
         pause_s : float
             Seconds that changes of size paused it, restarts included, by its own report; 0.0: noted by :meth:`paused`.
         """
+        last_s = now_s if self.since_s is None else self.since_s
         self.since_s, self.there, self.joining, self.leaving = None, {}, {}, set()
+        self._note(last_s)
         # Reports of later attempts count the pauses of earlier ones again.
         new_s = pause_s - self.stood_s - self.paused_s
         if new_s > 0 and self.ran_s:
@@ -128,6 +136,11 @@ class Use:
             self.computed_s += (now_s - self.since_s) * sum(self.there.values())
             self.ran_s += now_s - self.since_s
             self.since_s = now_s
+
+    def _note(self, at_s: float) -> None:
+        cores = 0 if self.since_s is None else sum(self.there.values())
+        if cores != (self.steps[-1][1] if self.steps else 0):
+            self.steps.append((at_s, cores))
 
     def _look(self, now_s: float) -> None:
         """Begin or end a change of the job's size."""

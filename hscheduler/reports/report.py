@@ -116,7 +116,7 @@ def report(
         "resources": {"leaked": leaked},
         "trials": [
             {
-                **_trial(trial, losses, points, waiting),
+                **_trial(trial, losses, points, waiting, _cores(spec)),
                 "name": names.get(trial.job_id, ""),
                 "attempts": [_attempt(job) for job in tried[trial.job_id]],
             }
@@ -131,6 +131,11 @@ def report(
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": _decisions(record, records, sweep, began_s),
     }
+
+
+def _cores(spec: Spec | None) -> int:
+    """Return the cores of a container; 1 if its size is unknown."""
+    return 1 if spec is None else spec.cluster.container_vcores
 
 
 def _rule(policy: str, spec: Spec | None) -> str:
@@ -149,7 +154,7 @@ def _uses(record: Timeline, jobs: Iterable[TrialRecord], end_s: float, spec: Spe
     computed_s = sum(job.use.computed_s for job in jobs)
     useful, held = computed_s / of_sweep_s, held_s / all_s
     waiting = max(0.0, held - useful)
-    cores = 1 if spec is None else spec.cluster.container_vcores
+    cores = _cores(spec)
     return {
         "useful_share": round(useful, _DIGITS),
         "waiting_share": round(waiting, _DIGITS),
@@ -219,6 +224,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
         curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
         rungs=[(at_s - began_s, iteration, value) for at_s, iteration, value in trial.rungs],
+        use=replace(trial.use, steps=[(at_s - began_s, cores) for at_s, cores in trial.use.steps]),
         values=trial.values.mapped(lambda point: (point[0] - began_s, *point[1:])),
     )
 
@@ -276,7 +282,11 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         resizes=sum(job.resizes for job in jobs),
         pauses=sum(job.pauses for job in jobs),
         overshoot=sum(job.overshoot for job in jobs),
-        use=Use(computed_s=sum(job.use.computed_s for job in jobs), changed_s=sum(job.use.changed_s for job in jobs)),
+        use=Use(
+            computed_s=sum(job.use.computed_s for job in jobs),
+            changed_s=sum(job.use.changed_s for job in jobs),
+            steps=[step for job in jobs for step in job.use.steps],
+        ),
     )
 
 
@@ -295,6 +305,7 @@ def _trial(
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
     waiting: Mapping[str, str],
+    cores: int,
 ) -> dict[str, Any]:
     return {
         "job_id": trial.job_id,
@@ -316,7 +327,8 @@ def _trial(
         "rungs": [[_seconds(at_s), iteration, _finite(value)] for at_s, iteration, value in trial.rungs],
         "pauses": trial.pauses,
         "overshoot_iterations": trial.overshoot,
-        "container_s": _seconds(trial.use.computed_s),
+        "container_s": _seconds(trial.use.computed_s / cores),
+        "computing": [[_seconds(at_s), number / cores] for at_s, number in trial.use.steps],
         "resizes": trial.resizes,
         "iterations": trial.iteration,
         "last_iteration_s": _seconds(trial.last_iteration_s),

@@ -70,6 +70,8 @@ def test_a_member_computes_from_its_join_until_its_container_is_gone() -> None:
     use.iterated(10.0)
     assert use.computed_s == 10.0 + 3.0
     assert use.changed_s == 2.0 + 1.0
+    use.end(12.0, 0.0)
+    assert use.steps == [(0.0, 1), (3.0, 2), (6.0, 1), (10.0, 0)]
 
 
 def test_pauses_of_changes_do_not_compute() -> None:
@@ -147,6 +149,9 @@ def test_wide_containers_count_once() -> None:
     wide = {**SWEEP, "cluster": {"nodes": 4, "vcores": 8, "container_vcores": 2, "memory": "16GiB"}}
     found, other = simulate(Spec.of(wide), "static"), simulate(Spec.of(SWEEP), "static")
     assert found["container_s"] == other["container_s"] and found["useful_share"] == other["useful_share"]
+    for mine, theirs in zip(found["trials"], other["trials"], strict=True):
+        assert mine["computing"] == theirs["computing"] and mine["container_s"] == theirs["container_s"]
+        assert mine["computing"][0][1] == 3 and mine["computing"][-1][1] == 0
 
 
 def trial(job_id: str, *points: tuple[float, float], **fields: Any) -> TrialRecord:

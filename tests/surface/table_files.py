@@ -186,6 +186,8 @@ SWEEP_REPORT: dict[str, Any] = {
             "pauses": int,
             "overshoot_iterations": int,
             "container_s": float,
+            # Seconds, containers.
+            "computing": [(float, float)],
             "resizes": int,
             "resize_pause_s": float,
             "restarts": int,
