@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sizes", type=sizes_of, default=list(SIZES), metavar="N,...", help="fixed sizes and widths")
     parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="repeats of each run (default 3)")
-    parser.add_argument("--pace", choices=("0.5", "1", "1.25"), default="1.25", help="seconds of an iteration")
+    parser.add_argument("--pace", choices=("0.5", "1", "1.25"), default="1", help="seconds of an iteration")
     parser.add_argument("--patience-s", type=float, default=10.0, help="longest wait for a quiet machine before a run")
     parser.add_argument("--cache", type=Path, default=cache, help="folder for Ray's environment")
     parser.add_argument("--output", type=new_file, help="write the JSON to this file after every run; continue it")

@@ -63,8 +63,8 @@ class Pace:
         return {**dataclasses.asdict(self), "rungs": list(self.rungs)}
 
 
-#: By the seconds of an iteration.  In 16 containers a job exchanges 240 messages an iteration, which take 0.15 s of
-#: processor time: on two cores the efficiency is above 0.5 from 1.25 s on.  The part ``curve`` says what others need.
+#: By the seconds of an iteration.  In 16 containers a job exchanges 240 messages an iteration, which take 0.1 s of
+#: processor time: on two cores the efficiency is above 0.5 from 1 s on.  The part ``curve`` says what others need.
 PACES = {
     "0.5": Pace(0.5, 20, 540),
     "1": Pace(1.0, 12, 324),
