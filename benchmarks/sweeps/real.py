@@ -52,6 +52,8 @@ from benchmarks.sweeps.running import (
     early_feedback_s,
     ray_environment,
     sweep_of,
+    target_of,
+    target_s,
 )
 from benchmarks.sweeps.speedup import MEASURED_SIZES
 from benchmarks.sweeps.workload import PACES, Size
@@ -111,6 +113,7 @@ def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: 
         return False
     found["early_feedback_s"] = early_feedback_s(found, results.pace.grace)
     found["best_value"] = best_value(found, results.pace.most)
+    found["target_s"] = target_s(found, target_of(case.trials, results.pace.most))
     results.add(case.part, case.name, repeat, found)
     say(
         f"  {repeat + 1} {case.part} {case.name:18s} {found['makespan_s']:7.1f} s, {found['iterations_trained']} "

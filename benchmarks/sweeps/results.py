@@ -156,6 +156,7 @@ def cases_summary(cases: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
         "iterations_trained",
         "early_feedback_s",
         "best_value",
+        "target_s",
         "useful_share",
         "idle_share",
         "cores",
