@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
-from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start, needs_of
+from hscheduler.core.decisions import Action, Grow, Kill, Restart, Shrink, Start, needs_of
 from hscheduler.core.jobs import Direction, Phase, best, end_text
 from hscheduler.core.resources import Role
 from hscheduler.core.thinned import Thinned
@@ -192,6 +192,8 @@ def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, 
         if not sweep or not decision.jobs or not trials.keys().isdisjoint(decision.jobs)
     ]
     known = {decision["sentence"] for decision in decided}
+    # A decision about several jobs has a reason for each.
+    known |= {each.why for decision in record.decisions for each in decision.actions if isinstance(each, Kill)}
     ended = [
         {
             "at_s": _seconds(trial.finished_s),
