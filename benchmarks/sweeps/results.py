@@ -83,7 +83,7 @@ class Results:
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
         settings = {"pace": self.pace.as_dict(), "containers": CONTAINERS, "versions": self.versions}
-        parts = [part for part in PARTS if self.of(part)]
+        parts = [part for part in PARTS if any(run["part"] == part for run in self.runs)]
         return {
             "benchmark": "sweeps/real",
             "title": TITLE,

@@ -14,7 +14,7 @@ from benchmarks.sweeps import curves, drawing, real, speedup
 from benchmarks.sweeps.between_rungs import between_rungs, plan_of
 from benchmarks.sweeps.cases import PARTS, Case, cases_of, to_repeat
 from benchmarks.sweeps.fluid import Curve, Sweep
-from benchmarks.sweeps.results import Results, bars, fastest, table
+from benchmarks.sweeps.results import Results, bars, carries, fastest, table
 from benchmarks.sweeps.running import Use, best_value, early_feedback_s, fitted, known_over_time, target_of, target_s
 from benchmarks.sweeps.workload import CONTAINERS, MANY, PACES, Size, arrival_gap_s, points, sha_iterations, tables
 from eps.errors import ConfigError
@@ -147,6 +147,13 @@ def test_a_void_run_counts_for_nothing() -> None:
     results.add("sha27", "gain", 3, ran(1.0, void=True))
     assert not results.has("sha27", "gain", 3) and len(results.of("sha27")["gain"]) == 3
     assert results.as_dict()["void"] == [["sha27", "gain", 3]]
+
+
+def test_what_a_machine_carries_follows_from_one_curve() -> None:
+    results = with_runs()
+    # 0.02 s that do not divide, and 0.16 s of processor time in 16 containers.
+    assert carries(results, 1.0).startswith(f"efficiency {1.02 / (1 / 16 + 0.02) / 16:.2f}, at most ")
+    assert f"{0.16 / (1 / 16 + 0.02):.2f} cores (jobs of 16 containers)" in carries(results, 1.0)
 
 
 def test_early_feedback_is_compared_where_trials_arrive() -> None:
