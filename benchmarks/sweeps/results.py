@@ -13,6 +13,7 @@ from benchmarks.sweeps import speedup
 from benchmarks.sweeps.cases import CURVE, PARTS
 from benchmarks.sweeps.fluid import Sweep, best_fixed, fixed, instant
 from benchmarks.sweeps.fluid import between_rungs as best_between_rungs
+from benchmarks.sweeps.running import sweep_of
 from benchmarks.sweeps.workload import CONTAINERS, FEW, MANY, Pace, sha_iterations
 from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
@@ -127,8 +128,6 @@ def carries(results: Results, work_s: float) -> str:
 
 def models(seconds: Mapping[int, float], pace: Pace, parts: Iterable[str]) -> dict[str, Any]:
     """Return what the fluid model says of ``sha`` on the measured speed-up, in seconds."""
-    from benchmarks.sweeps.running import sweep_of
-
     found = {}
     for trials in sorted({TRIALS[part] for part in parts if part in TRIALS}):
         sweep = sweep_of(trials, pace, seconds)
@@ -142,11 +141,6 @@ def models(seconds: Mapping[int, float], pace: Pace, parts: Iterable[str]) -> di
             "fixed_s": {str(k): rounded(fixed(sweep, k) * seconds[1]) for k in seconds},
         }
     return found
-
-
-def limit_s(sweep: Sweep, seconds: Mapping[int, float]) -> float:
-    """Return the iterations of ``sha`` divided perfectly over all containers, in seconds."""
-    return sweep.limit() * seconds[1]
 
 
 def cases_summary(cases: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
@@ -223,8 +217,6 @@ def bars(results: Results) -> list[Bar]:
 
 def sha_bars(results: Results, part: str, trials: int, seconds: Mapping[int, float]) -> list[Bar]:
     """Return the bars under ``sha``."""
-    from benchmarks.sweeps.running import sweep_of
-
     found = _over(results, part, fastest(results, part, "static-"), 1.2, "the best fixed size")
     found += _over(results, part, "asked", 1.5, "2 workers and 1 server")
     found += _over(results, part, "rungs", 1.15, "resizing only between rungs")
