@@ -44,9 +44,11 @@ from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean, one_of
+from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
+from hscheduler.policies import POLICIES
 from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
@@ -102,6 +104,26 @@ def _check_count(name: str, value: int, least: int, most: int) -> None:
         raise ConfigError(f"{name} is {value}, but must be at least {least}")
     if value > most:
         raise ConfigError(f"{name} is above {most}, the maximum")
+
+
+def checked_stopping(rule: str, eta: int, grace_iterations: int, max_iterations: int) -> Stopping:
+    """Return a stopping rule with its parameters; an empty rule is that of the policy.
+
+    Raises
+    ------
+    ConfigError
+        The rule is unknown, or a parameter is out of its range.
+    """
+    if rule and rule not in RULES:
+        raise ConfigError(f"stop is {rule!r}, but must be {one_of(rule, RULES)}")
+    _check_count("eta", eta, 2, MOST_TRIALS)
+    _check_count("grace_iterations", grace_iterations, 0, MOST_ITERATIONS)
+    _check_count("max_iterations", max_iterations, 0, MOST_ITERATIONS)
+    if 0 < max_iterations <= grace_iterations:
+        raise ConfigError(
+            f"grace_iterations is {grace_iterations}, but must be below max_iterations, which is {max_iterations}"
+        )
+    return Stopping(rule, eta, grace_iterations, max_iterations)
 
 
 @dataclass(frozen=True)
@@ -195,13 +217,9 @@ class SweepSpec:
             ("feedback_iteration", 1, MOST_ITERATIONS),
             ("threshold", 0, MOST_TRIALS),
             ("retries", 0, MOST_TRIALS),
-            ("eta", 2, MOST_TRIALS),
-            ("grace_iterations", 0, MOST_ITERATIONS),
-            ("max_iterations", 0, MOST_ITERATIONS),
         ):
             _check_count(name, getattr(self, name), least, most)
-        if self.stop and self.stop not in RULES:
-            raise ConfigError(f"stop is {self.stop!r}, but must be {one_of(self.stop, RULES)}")
+        checked_stopping(self.stop, self.eta, self.grace_iterations, self.max_iterations)
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm is {self.algorithm!r}, but must be {one_of(self.algorithm, ALGORITHMS)}")
         object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))
@@ -377,6 +395,8 @@ class Spec:
             if not _is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
         job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
+        if "reliable" in {*spec.job, *searched} and (sizes := {"workers", "servers"} & {*spec.job, *searched}):
+            raise ConfigError(f"reliable and {min(sizes)} exclude each other: remove one of them from [job] or [space]")
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
                 f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
@@ -424,6 +444,22 @@ class Spec:
         splits = min(SPLITS_OF_A_CONTAINER * self.cluster.num_containers(), MOST_DEFAULT_SPLITS)
         default = {"splits": max(JobSpec().splits, splits)}
         return JobSpec.from_dict({**default, **self.job, **(point or {})}, "job")
+
+    def under(self, policy: str) -> Spec:
+        """Return the sweep as a policy runs it: under some, trials begin in one container, whatever the file asks for.
+
+        Trials keep the size that the file asks for if it is searched, or if their settings exclude such containers.
+        """
+        sizes = {"workers", "servers", "reliable"}
+        if not needs_of(POLICIES[policy]).hosts or sizes & {dimension.name for dimension in self.space}:
+            return self
+        alone = {name: value for name, value in self.job.items() if name not in sizes}
+        found = dataclasses.replace(self, job={**alone, "reliable": 1})
+        try:
+            found.job_spec()
+        except ConfigError:
+            return self
+        return found
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Yield random points from the sweep's seed, without end."""

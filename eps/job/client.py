@@ -216,6 +216,7 @@ class Job:
         *,
         workers: int = 0,
         servers: int = 0,
+        reliable: int = 0,
         python: str = "",
         detach: bool = False,
         on_begin: Callable[[str, Sequence[str]], None] | None = None,
@@ -226,8 +227,9 @@ class Job:
         Parameters
         ----------
         name : str
-        workers, servers : int
-            0 keeps the size that the job had, or was to have, at the checkpoint.
+        workers, servers, reliable : int
+            0 keeps the size that the job had, or was to have, at the checkpoint.  ``reliable`` is for a job on reliable
+            containers alone.
         python : str
             On YARN, the interpreter or archive to use instead; empty keeps that of the job.
         detach, warm
@@ -254,12 +256,13 @@ class Job:
         if is_on_yarn(directory):
             if warm is not None:
                 warm.cancel()
-            return cls._resume_on_yarn(directory, (workers, servers, python), on_begin, is_tied=not detach)
+            size = workers, servers, reliable
+            return cls._resume_on_yarn(directory, size, python, on_begin, is_tied=not detach)
         warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
             from eps.job.resume import prepare_resume
 
-            resumed = prepare_resume(name, workers, servers, python)
+            resumed = prepare_resume(name, workers, servers, python, reliable=reliable)
             if on_begin is not None:
                 on_begin(resumed.describe(), resumed.warnings)
             handle = resumed.prepared.start(tied=not detach, warm=warm)
@@ -272,7 +275,8 @@ class Job:
     def _resume_on_yarn(
         cls,
         directory: JobDir,
-        size_and_python: tuple[int, int, str],
+        size: tuple[int, int, int],
+        python: str,
         on_begin: Callable[[str, Sequence[str]], None] | None,
         *,
         is_tied: bool,
@@ -284,7 +288,8 @@ class Job:
 
         place = shared_application.current()
         settle(directory)
-        resumed = prepare_resume(directory.name, *size_and_python, check_prepared if place is None else None)
+        (workers, servers, reliable), check = size, check_prepared if place is None else None
+        resumed = prepare_resume(directory.name, workers, servers, python, check, reliable=reliable)
         if on_begin is not None:
             on_begin(resumed.describe(), resumed.warnings)
         if place is not None:

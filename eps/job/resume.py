@@ -58,6 +58,8 @@ def prepare_resume(
     servers: int = 0,
     python: str = "",
     check: Callable[[JobSpec], None] | None = None,
+    *,
+    reliable: int = 0,
 ) -> Resumed:
     """Prepare the directory of a stopped job for another run, and keep its lock.
 
@@ -70,6 +72,8 @@ def prepare_resume(
         On YARN, the new interpreter or archive; empty: the previous one.
     check : callable, optional
         Called with the settings, at that size, before the directory changes; its exceptions propagate.
+    reliable : int
+        The same, of a job on reliable containers alone.
 
     Raises
     ------
@@ -95,14 +99,18 @@ def prepare_resume(
     except JobExistsError:
         raise JobExistsError(RUNS.format(name=name)) from None
     try:
-        return _prepare(directory, lock, workers, servers, python, check)
+        return _prepare(directory, lock, (workers, servers, reliable), python, check)
     except BaseException:
         lock.close()
         raise
 
 
 def _prepare(
-    directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
+    directory: JobDir,
+    lock: JobLock,
+    asked: tuple[int, int, int],
+    python: str,
+    check: Callable[[JobSpec], None] | None,
 ) -> Resumed:
     former, damage = _former(directory)
     check_unfinished(directory.name, former.end)
@@ -111,11 +119,17 @@ def _prepare(
     before = dataclasses.replace(Runtime.from_values(former.runtime), job_dir=directory.path)
     if python:
         before = dataclasses.replace(before, spec=_with_python(before.spec, python))
-    if before.spec.tiers.total and (workers or servers):
+    workers, servers, reliable = asked
+    tiers = before.spec.tiers
+    if tiers.total and (workers or servers or (reliable and tiers.transient)):
         raise ConfigError(
             f"job {directory.name!r} has reliable and transient containers: it resumes with as many as it had; change "
             "that afterwards, as in eps scale NAME transient=+2"
         )
+    if reliable and not tiers.total:
+        raise ConfigError(f"reliable is {reliable}, but job {directory.name!r} has workers and servers")
+    # Each container hosts both.
+    workers, servers = workers or reliable, servers or reliable
     check_backend(before.spec)
     store = open_checkpoints(before.checkpoints)
     manifest, damaged = store.latest_valid(identity(before))
@@ -133,7 +147,9 @@ def _prepare(
     runtime = dataclasses.replace(before, start=start)
     # Only for the check: the job keeps the settings that the user gave.
     size = dict(zip(("workers", "servers"), runtime.first_size, strict=True))
-    sized = before.spec if before.spec.tiers.total else before.spec.with_settings(**size)
+    if tiers.total:
+        size = {"reliable": reliable} if reliable else {}
+    sized = before.spec.with_settings(**size)
     check_runtime(runtime)
     if check is not None:
         check(sized)

@@ -74,12 +74,13 @@ class Containers:
     def request(self, container_id: str, roles: Collection[Role], tier: Tier | None) -> None:
         """Request a container for members of these roles."""
         self._there.add(container_id)
+        containers, kinds = self._spec.containers, roles if tier is None else (tier,)
         self._resources.request(
             ContainerRequest(
                 container_id,
                 "+".join(sorted(roles)),
-                sum(self._spec.containers.memory_of(role) for role in roles),
-                sum(self._spec.containers.vcores_of(role) for role in roles),
+                sum(containers.memory_of(kind) for kind in kinds),
+                sum(containers.vcores_of(kind) for kind in kinds),
                 tier="" if tier is None else str(tier),
                 env={"EPS_MASTER_ADDRESS": self._address},
             )

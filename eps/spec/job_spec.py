@@ -149,7 +149,8 @@ class JobSpec(Table, frozen=True):
             what = f"{tiers.reliable} reliable and {tiers.transient} transient containers"
             what = what if tiers.total else f"{workers} workers and {servers} servers"
             raise ConfigError(f"max_containers is {most}, but {what} need {need}: raise it")
-        if self.partitions and servers > self.partitions:
+        # A container without partitions only works.
+        if self.partitions and servers > self.partitions and not self.tiers.total:
             raise ConfigError(f"{servers} servers would share {self.partitions} partitions: raise --partitions")
         if self.batch_size != "full" and not whole_number(self.batch_size):
             raise ConfigError(f"batch_size is {self.batch_size!r}, but must be full or a number from 1 on")

@@ -161,8 +161,15 @@ class Containers(Table, frozen=True):
         "seconds; 1: all of them, 0: one of each",
         "PART",
     ] = 0.5
-    memory_mb: Annotated[str, "MB of a container, or by role: 1024,server=4096", "N|ROLE=N"] = "1024,master=512"
-    vcores: Annotated[str, "cores of a container: one number, or by role, as in 1,server=2", "N|ROLE=N"] = "1"
+    memory_mb: Annotated[
+        str,
+        "MB of a container, or by role: 1024,server=4096; by tier, as in reliable=2048, those of a worker and a server "
+        "together; default: their sum",
+        "N|ROLE=N|TIER=N",
+    ] = "1024,master=512"
+    vcores: Annotated[
+        str, "cores of a container: one number, or by role, as in 1,server=2, or by tier", "N|ROLE=N|TIER=N"
+    ] = "1"
     container_timeout_s: Annotated[
         float,
         Meta(ge=0),
@@ -171,16 +178,16 @@ class Containers(Table, frozen=True):
     ] = 0.0
 
     def check(self) -> None:
-        for role in ROLES:
-            self.memory_of(role), self.vcores_of(role)
+        for kind in KINDS:
+            self.memory_of(kind), self.vcores_of(kind)
 
-    def memory_of(self, role: str) -> int:
-        """Return the MB of a container of a role."""
-        return _number_by_role("memory_mb", self.memory_mb, role, "1024,server=4096")
+    def memory_of(self, kind: str) -> int:
+        """Return the MB of a container of a role or tier."""
+        return _size_of("memory_mb", self.memory_mb, kind, "1024,server=4096")
 
-    def vcores_of(self, role: str) -> int:
-        """Return the cores of a container of a role."""
-        return _number_by_role("vcores", self.vcores, role, "1,server=2")
+    def vcores_of(self, kind: str) -> int:
+        """Return the cores of a container of a role or tier."""
+        return _size_of("vcores", self.vcores, kind, "1,server=2")
 
 
 class Tiers(Table, frozen=True):
@@ -448,6 +455,17 @@ def _by_role(name: str, text: str, role: str, known: tuple[str, ...] = ROLES) ->
     return found or general
 
 
+def _size_of(name: str, text: str, kind: str, example: str) -> int:
+    """Return a container's number in a setting that may differ by role and by tier.
+
+    Without a number of its own, a container of a tier has those of a worker and a server in sum.  Raises as
+    :func:`_number_by_role`.
+    """
+    named = {part.partition("=")[0].strip() for part in text.split(",") if "=" in part}
+    kinds = tuple(Role) if kind in tuple(Tier) and kind not in named else (kind,)
+    return sum(_number_by_role(name, text, each, example) for each in kinds)
+
+
 def _number_by_role(name: str, text: str, role: str, example: str) -> int:
     """Return a role's number in a setting that may differ by role.
 
@@ -456,7 +474,7 @@ def _number_by_role(name: str, text: str, role: str, example: str) -> int:
     ConfigError
         The role has none, or one below 1.
     """
-    number = whole_number(_by_role(name, text, role))
+    number = whole_number(_by_role(name, text, role, KINDS))
     if not number:
         raise ConfigError(
             f"{name} is {text!r}, but must have a number from 1 on for a {role}: a number without a role holds for all "

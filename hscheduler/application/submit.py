@@ -37,7 +37,7 @@ from hscheduler.application.staged_files import (
     stage,
 )
 from hscheduler.live.checks import working
-from hscheduler.live.placement import container_settings
+from hscheduler.live.placement import container_settings, hosted
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
@@ -206,7 +206,7 @@ def _with_master(job: JobSpec, master: Resource) -> JobSpec:
     """Return the job with the application master's memory for its master."""
     sizes = {role: job.containers.memory_of(role) for role in ("worker", "server")}
     text = ",".join(f"{role}={size}" for role, size in {**sizes, "master": master.memory_mb}.items())
-    return job.with_settings(memory_mb=text)
+    return hosted(job.with_settings(memory_mb=text))
 
 
 def _upload_private(shared: RemotePath, orders: ServiceOrders, tls: TlsFiles, models: Mapping[str, Path]) -> LocalFile:

@@ -140,12 +140,13 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     from eps import __version__
     from hscheduler.policies import POLICIES
+    from hscheduler.stopping import RULES
 
     raw, epilog = argparse.RawDescriptionHelpFormatter, f"{_EXAMPLES}\n{EXIT_CODES}"
     parser = CommandParser("hscheduler", description=_TEXT, epilog=epilog, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"hscheduler {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    names = ", ".join(POLICIES)
+    names, rules = ", ".join(POLICIES), ", ".join(RULES)
     sweep = commands.add_parser("sweep", help="run a sweep", description=_SWEEP, formatter_class=raw)
     sweep.add_argument("--policy", metavar="NAME", help=f"one of {names}; default: elastic")
     sweep.set_defaults(command="sweep:sweep")
@@ -182,6 +183,7 @@ def build_parser() -> argparse.ArgumentParser:
         "that of its application",
     )
     for each in (sweep, compare, simulate):
+        each.add_argument("--stop", metavar="RULE", help=f"stopping rule, replaces the file's; one of {rules}")
         each.add_argument("--trials", type=int, metavar="N", help="points to try; replaces the file's value")
         each.add_argument("--seed", type=int, metavar="N", help="random seed; replaces the file's value")
         each.add_argument("--report", metavar="PATH", help="write the report as JSON")
@@ -296,6 +298,9 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
     serve.add_argument("--on", metavar="NAME", help=_ON)
     serve.add_argument(
         "--threshold", type=int, metavar="N", help="most jobs in training; default: 0, as many as fit the cluster"
+    )
+    serve.add_argument(
+        "--stop", metavar="RULE", help="stopping rule, as of sweep, if a sweep sets none; default: the policy's"
     )
     serve.add_argument(
         "--feedback-iteration",

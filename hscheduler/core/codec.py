@@ -29,6 +29,7 @@ from hscheduler.core.pending_containers import Pending
 from hscheduler.core.placement import FreeIndex
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.rungs import Rungs, Stopping
+from hscheduler.core.speed import Curve, Speeds
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
@@ -40,8 +41,8 @@ _MEANING = 3
 
 _DATACLASSES: tuple[type, ...] = (
     *typing.get_args(e.Event), *typing.get_args(e.Order),
-    Container, DecisionRecord, Grow, Job, JobRequest, Kill, Pause, Pending, Place, Promote, Resources, Restart, Rungs,
-    Shrink, Start, Stopping, TrialRecord, Use,
+    Container, Curve, DecisionRecord, Grow, Job, JobRequest, Kill, Pause, Pending, Place, Promote, Resources, Restart,
+    Rungs, Shrink, Start, Stopping, TrialRecord, Use,
 )  # fmt: skip
 #: Classes whose fields only an instance shows.
 _EXAMPLES: dict[type[Any], Callable[[], object]] = {
@@ -52,13 +53,17 @@ _EXAMPLES: dict[type[Any], Callable[[], object]] = {
     Outstanding: Outstanding,
     Timeline: Timeline,
     Scheduler: lambda: Scheduler({}, lambda view: Decision(), {}),
+    Speeds: Speeds,
     Thinned: lambda: Thinned(2),
     Training: Training,
 }
 _KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*_DATACLASSES, *_EXAMPLES)}
 _ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Direction, Hold, Phase, Role)}
 #: Fields that are not written: policy and rules, the commands of one step, and what is recomputed on demand.
-_GIVEN: dict[type[Any], tuple[str, ...]] = {Scheduler: ("_policy", "_rules", "_commands", "_short")}
+_GIVEN: dict[type[Any], tuple[str, ...]] = {
+    Scheduler: ("_policy", "_rules", "_commands", "_short"),
+    Speeds: ("_curves",),
+}
 
 
 def _names_of(cls: Any) -> tuple[str, ...]:
@@ -117,7 +122,7 @@ def decoded(value: Any, policy: Any = None, rules: Any = None) -> Any:
     KeyError, TypeError, ValueError
         :func:`encoded` did not write the value.
     """
-    return _Reader({"_commands": [], "_short": None, "_policy": policy, "_rules": rules}).decoded(value)
+    return _Reader({"_commands": [], "_short": None, "_policy": policy, "_rules": rules, "_curves": {}}).decoded(value)
 
 
 class _Writer:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from hscheduler.core.jobs import Direction, Job
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Role
+from hscheduler.core.speed import Curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,21 @@ class View(AdmissionView, Protocol):
     def totals(self) -> tuple[int, int]:
         """Return the number of workers and servers in the cluster."""
 
+    def is_settled(self, job: Job) -> bool:
+        """Return whether a job runs and no change of its size is in progress."""
+
+    def curve(self, job: Job) -> Curve:
+        """Return the seconds of a job's iteration by its number of containers, as far as measured."""
+
+    def explored(self, sweep: str) -> int:
+        """Return the largest number of containers in which a job of a sweep was measured; 0 if there is none."""
+
+    def change_s(self) -> float:
+        """Return the seconds until a growth takes effect, as measured."""
+
+    def awaits(self, sweep: str) -> bool:
+        """Return whether more jobs of a sweep are to arrive, as far as that is known."""
+
 
 class Policy(Protocol):
     """A rule for sharing a cluster among jobs."""
@@ -187,18 +203,25 @@ class Needs:
     takes: bool = False
     #: The stopping rule of sweeps that name none.
     stop: str = "none"
+    #: Jobs begin in one container that hosts a worker and a server, whatever size they ask for.
+    hosts: bool = False
 
 
 _P = TypeVar("_P", bound=Policy)
 
 
 def needing(
-    *, progress: bool = False, checkpoints: bool = False, takes: bool = False, stop: str = "none"
+    *,
+    progress: bool = False,
+    checkpoints: bool = False,
+    takes: bool = False,
+    stop: str = "none",
+    hosts: bool = False,
 ) -> Callable[[_P], _P]:
     """Declare what a policy needs, as a decorator; a policy without it needs nothing."""
 
     def declared(policy: _P) -> _P:
-        vars(policy)["needs"] = Needs(progress, checkpoints, takes, stop)
+        vars(policy)["needs"] = Needs(progress, checkpoints, takes, stop, hosts)
         return policy
 
     return declared

@@ -11,8 +11,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-#: A further container must shorten an iteration by more than this share; less is noise.
-WORTH = 0.005
+#: A further container must bring more than this share of what it would with a perfect speed-up; less is noise.
+WORTH = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,19 @@ class Need:
     seconds: Callable[[int], float]
     least: int = 1
     most: int = 1 << 30
+    #: Iterations after its milestone that count as well.
+    further: float = 0.0
 
     def ends_s(self, size: int) -> float:
-        """Return the seconds until its milestone in ``size`` containers."""
-        return self.iterations * self.seconds(size)
+        """Return the seconds of all these iterations in ``size`` containers."""
+        return (self.iterations + self.further) * self.seconds(size)
 
     def next_size(self, size: int, free: int) -> int:
         """Return the next larger size that is worth it, with at most ``free`` containers more; 0 if there is none."""
         now_s = self.seconds(size)
         # One more may not help, for example as long as the worker with most splits keeps as many.
         for more in range(1, min(free, self.most - size, size) + 1):
-            if self.seconds(size + more) < now_s * (1 - WORTH * more):
+            if self.seconds(size + more) < now_s * (1 - WORTH * more / (size + more)):
                 return size + more
         return 0
 

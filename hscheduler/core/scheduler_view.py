@@ -19,6 +19,7 @@ from hscheduler.core.pending_containers import Pending
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.rungs import DEFAULT, Rungs, Stopping
+from hscheduler.core.speed import Curve, Speeds
 from hscheduler.core.training import Training
 
 
@@ -66,6 +67,7 @@ class SchedulerView:
         self._pending: dict[str, Pending] = {}
         #: Jobs whose pending containers are all granted.
         self._complete: dict[str, None] = {}
+        self._speeds = Speeds()
         #: Sweeps with the default threshold (what fits the cluster), each with one of its requests.
         self._default_thresholds: dict[str, JobRequest] = {}
         #: Requested resources -> whether they fit an empty cluster.
@@ -163,3 +165,24 @@ class SchedulerView:
     def totals(self) -> tuple[int, int]:
         """Return the number of workers and servers in the cluster."""
         return self._totals[Role.WORKER], self._totals[Role.SERVER]
+
+    def is_settled(self, job: Job) -> bool:
+        """Return whether a job runs and no change of its size is in progress."""
+        changes = job.growing or job.job_id in self._pending or self.ledger.is_releasing(job.job_id)
+        return job.phase.runs and not changes
+
+    def curve(self, job: Job) -> Curve:
+        """Return the seconds of a job's iteration by its number of containers, as far as measured."""
+        return self._speeds.curve(job)
+
+    def explored(self, sweep: str) -> int:
+        """Return the largest number of containers in which a job of a sweep was measured; 0 if there is none."""
+        return self._speeds.largest(sweep)
+
+    def change_s(self) -> float:
+        """Return the seconds until a growth takes effect, as measured."""
+        return self._speeds.change_s()
+
+    def awaits(self, sweep: str) -> bool:
+        """Return whether more jobs of a sweep are to arrive, as far as that is known."""
+        return not self._cohorts[sweep].gets_no_more

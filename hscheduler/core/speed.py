@@ -10,7 +10,6 @@ twice the sizes that it has measured.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -24,6 +23,8 @@ KEPT = 10
 LEAST_MEASURED = 3
 #: Jobs of a sweep that are kept for the shape of its curve, the latest.
 KEPT_JOBS = 64
+#: Sweeps that are kept, the latest.
+KEPT_SWEEPS = 64
 #: Weight of the assumed shape at each of :data:`PRIOR_SIZES`, where a measured size has 1.
 PRIOR_WEIGHT = 0.005
 #: Weight of the sweep's shape in the curve of one of its jobs.
@@ -122,7 +123,10 @@ def with_prior(points: Sequence[Point], prior: Curve, weight: float) -> Curve:
     if not points:
         return prior
     scaled = prior.scaled(level(points, prior))
-    return fit([*points, *((size, scaled.seconds(size), weight) for size in PRIOR_SIZES)])
+    assumed = [(size, scaled.seconds(size)) for size in PRIOR_SIZES]
+    # Errors of the prior count in relation to one container: at large sizes a small time would make them huge.
+    alone_s = scaled.seconds(1)
+    return fit([*points, *((size, seconds, weight * (seconds / alone_s) ** 2) for size, seconds in assumed)])
 
 
 def level(points: Sequence[Point], shape: Curve) -> float:
@@ -134,37 +138,45 @@ class Speeds:
     """Measured speeds of all jobs, by sweep, and the cost of changing a size."""
 
     def __init__(self) -> None:
-        #: Sweep -> job -> size -> its latest durations in seconds.
-        self._durations: dict[str, dict[str, dict[int, deque[float]]]] = {}
+        #: Sweep -> job, by arrival number -> size -> its latest durations in seconds.
+        self._durations: dict[str, dict[int, dict[int, list[float]]]] = {}
         self._shapes: dict[str, Curve] = {}
-        self._curves: dict[str, Curve] = {}
-        #: Job -> its iteration when its growth was ordered.
-        self._begun: dict[str, int] = {}
-        self._changes_s: deque[float] = deque(maxlen=2 * KEPT)
+        self._curves: dict[int, Curve] = {}
+        #: Job -> its iteration when its growth was ordered, and the seconds of one.
+        self._begun: dict[int, tuple[int, float]] = {}
+        self._changes_s: list[float] = []
 
     def note(self, job: Job, durations_s: Sequence[float]) -> None:
         """Add the durations of iterations at a job's current size."""
-        jobs = self._durations.setdefault(job.request.sweep, {})
-        if job.job_id not in jobs:
-            jobs[job.job_id] = {}
-            if len(jobs) > KEPT_JOBS:
-                self._drop(job.request.sweep, next(iter(jobs)))
-        kept = jobs[job.job_id].setdefault(job.workers + job.servers, deque(maxlen=KEPT))
+        sweep, size = job.request.sweep, job.workers + job.servers
+        if not size:
+            # Late iterations of members whose containers are lost.
+            return
+        jobs = self._durations.setdefault(sweep, {})
+        sizes = jobs.setdefault(job.number, {})
+        kept = sizes.setdefault(size, [])
         before = len(kept)
-        kept.extend(each for each in durations_s if each > 0)
-        self._curves.pop(job.job_id, None)
+        kept.extend(durations_s)
+        del kept[:-KEPT]
+        self._curves.pop(job.number, None)
         # The shape of the sweep changes with a new size only: else each report would lead to a fit of all jobs.
         if before < LEAST_MEASURED <= len(kept):
-            self._shapes.pop(job.request.sweep, None)
-            for name in jobs:
-                self._curves.pop(name, None)
-
-    def _drop(self, sweep: str, job_id: str) -> None:
-        del self._durations[sweep][job_id]
-        self._curves.pop(job_id, None)
+            self._shapes.pop(sweep, None)
+            self._curves.clear()
+        if len(jobs) > KEPT_JOBS:
+            oldest = min(jobs)
+            del jobs[oldest]
+            self._curves.pop(oldest, None)
+        if len(self._durations) > KEPT_SWEEPS:
+            first = min(self._durations, key=lambda name: max(self._durations[name]))
+            del self._durations[first]
+            self._shapes.pop(first, None)
 
     def _points(self, sizes: Mapping[int, Sequence[float]]) -> list[Point]:
-        return [(size, median(kept), 1.0) for size, kept in sizes.items() if len(kept) >= LEAST_MEASURED]
+        # Sorted: reports may be processed in another order when a record is replayed, and sums depend on it.
+        found = [(size, median(kept), 1.0) for size, kept in sorted(sizes.items()) if len(kept) >= LEAST_MEASURED]
+        # A clock may be too coarse for a fast job.
+        return [point for point in found if point[1] > 0]
 
     def is_known(self, sweep: str) -> bool:
         """Return whether a job of a sweep has been measured at any size."""
@@ -191,7 +203,7 @@ class Speeds:
                 factor = level(points, shape)
                 for size, seconds, _w in points:
                     by_size.setdefault(size, []).append(seconds / factor)
-            pooled = [(size, median(values), 1.0) for size, values in by_size.items()]
+            pooled = [(size, median(values), 1.0) for size, values in sorted(by_size.items())]
             shape = with_prior(pooled, PRIOR, PRIOR_WEIGHT)
         if jobs:
             # A job that was not measured yet is assumed to be as fast as the others.
@@ -200,25 +212,27 @@ class Speeds:
 
     def curve(self, job: Job) -> Curve:
         """Return the curve of a job, from what it and the other jobs of its sweep measured."""
-        found = self._curves.get(job.job_id)
+        found = self._curves.get(job.number)
         if found is None:
-            sizes = self._durations.get(job.request.sweep, {}).get(job.job_id, {})
+            sizes = self._durations.get(job.request.sweep, {}).get(job.number, {})
             found = with_prior(self._points(sizes), self.shape(job.request.sweep), SWEEP_WEIGHT)
-            self._curves[job.job_id] = found
+            self._curves[job.number] = found
         return found
 
     # ---- changes of size
 
     def begin_change(self, job: Job) -> None:
         """Note that a growth of a job was ordered."""
-        self._begun[job.job_id] = job.iteration
+        size = job.workers + job.servers
+        if size and self.largest(job.request.sweep):
+            self._begun[job.number] = job.iteration, self.curve(job).seconds(size)
 
     def end_change(self, job: Job) -> None:
         """Note that the new members of a job have joined: its iterations meanwhile say how long that took."""
-        begun = self._begun.pop(job.job_id, None)
-        sizes = self._durations.get(job.request.sweep, {}).get(job.job_id, {})
-        if begun is not None and self._points(sizes):
-            self._changes_s.append((job.iteration - begun) * min(seconds for _, seconds, _ in self._points(sizes)))
+        begun, iteration_s = self._begun.pop(job.number, (job.iteration, 0.0))
+        if iteration_s:
+            self._changes_s.append((job.iteration - begun) * iteration_s)
+            del self._changes_s[:-KEPT]
 
     def change_s(self) -> float:
         """Return the seconds from an order to grow until the new members take part: a median."""
@@ -226,5 +240,5 @@ class Speeds:
 
     def forget(self, job: Job) -> None:
         """Drop what only a running job needs; the measured speeds of the sweep's latest jobs stay."""
-        self._begun.pop(job.job_id, None)
-        self._curves.pop(job.job_id, None)
+        self._begun.pop(job.number, None)
+        self._curves.pop(job.number, None)

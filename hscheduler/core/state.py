@@ -139,8 +139,10 @@ class Scheduler(SchedulerView):
     def is_idle_news(self, news: e.Iterated) -> bool:
         """Return whether a progress report can be skipped: no decision depends on it before the next report."""
         job = self.jobs.get(news.job_id)
-        known = job is not None and job.iteration > 0 and not watch.may_decide(job, news.iteration)
-        return known and not self._slowed
+        # A report of a job that has not reported its start is part of its history.
+        if job is None or not job.iteration or job.phase is Phase.STARTING:
+            return False
+        return not watch.may_decide(job, news.iteration) and not self._slowed
 
     def _take(self, event: e.Event) -> None:
         match event:
@@ -197,6 +199,7 @@ class Scheduler(SchedulerView):
                     self._cohort(job.request.sweep).reach(job, value)
             case e.GrowthDone(_, members):
                 job.growing, job.members, job.failed_returns = False, dict(members) or job.members, 0
+                self._speeds.end_change(job)
             case e.GrowthFailed(_, containers, why, members):
                 job.growing, job.watched, job.members = False, None, dict(members) or job.members
                 self._note(job, why)
@@ -346,6 +349,7 @@ class Scheduler(SchedulerView):
         """Drop the record of an ended job.  Its id must not be used again."""
         job = self.jobs.pop(job_id)
         assert job.phase.ended, f"{job_id} is {job.phase}"
+        self._speeds.forget(job)
         del self._by_number[job.number]
         self._touched.pop(job.number, None)
         self._jobs_short().pop(job.number, None)
@@ -555,6 +559,7 @@ class Scheduler(SchedulerView):
             case Grow(_, places, replaces):
                 job.watched = None if replaces else watch.baseline(job)
                 job.growing = True
+                self._speeds.begin_change(job)
                 self._wait_for(job, self._promise(job, places), starts=False)
             case Shrink(_, containers, undoes):
                 self._shrink(job, containers)
@@ -638,6 +643,7 @@ class Scheduler(SchedulerView):
         # During a change the durations belong to a temporary size.  Late reports may come before a restart.
         if job.growing or self.ledger.is_releasing(job.job_id) or not job.phase.runs:
             return
+        self._speeds.note(job, durations_s)
         self._is_told |= watch.take(job, durations_s)
         if job.slowed is not None:
             self._slowed[job.number] = job

@@ -46,7 +46,7 @@ def may_decide(job: Job, iteration: int) -> bool:
 
     It may judge the latest growth, allow the next one, or end the wait after a failed shrink or replacement.
     """
-    awaited = job.watched is not None or (job.phase is Phase.TRAINING and len(job.recent_s) < WATCHED_ITERATIONS)
+    awaited = job.watched is not None or (job.phase.runs and len(job.recent_s) < WATCHED_ITERATIONS)
     return awaited or ends_wait(job, iteration)
 
 

@@ -68,7 +68,7 @@ class Launch:
 
     #: The job's name under ``EPS_HOME``.
     name: str
-    #: The numbers of workers and servers are replaced by the granted containers.
+    #: The numbers of workers and servers, or of reliable containers, are replaced by the granted containers.
     spec: JobSpec
     #: The job keeps running when this process ends.
     detached: bool = False
@@ -80,18 +80,25 @@ class Launch:
     #: that finished has failed.
     before_end: BeforeEnd = do_nothing
 
+    @property
+    def hosts(self) -> bool:
+        """Whether each of its containers hosts a worker and a server."""
+        return bool(self.spec.tiers.reliable)
+
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
         """Start the job from its seed; ``again`` if an interrupted start may have left files."""
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        spec = self.spec.with_settings(workers=workers, servers=servers)
+        size = {"reliable": workers} if self.hosts else {"workers": workers, "servers": servers}
+        spec = self.spec.with_settings(**size)
         # A record that lost its last entries in a power failure may have forgotten a start, which left checkpoints.
         request = RunRequest.of_spec(spec, self.name, anew=again or self.detached, manager=self.manager)
         return Job.start_request(request, detach=self.detached, warm=self._warm())
 
     def resume(self, places: Mapping[Role, Sequence[str]]) -> Job:
         """Resume the job from its checkpoint."""
+        resume = partial(Job.resume, self.name, detach=self.detached, warm=self._warm())
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        return Job.resume(self.name, workers=workers, servers=servers, detach=self.detached, warm=self._warm())
+        return resume(reliable=workers) if self.hosts else resume(workers=workers, servers=servers)
 
     def is_there(self, resumes: bool) -> bool:
         """Return whether an earlier process has carried out the order to start."""
@@ -153,7 +160,8 @@ class LiveJob:
         #: The job's own report, once it has ended.
         self.report: dict[str, Any] | None = None
         self._launch, self._say, self._restart_s = launch, say, restart_s
-        self._state = JobState(job_id, launch.name, HistoryReader(job_id, metric, feedback_iteration, rungs))
+        reading = HistoryReader(job_id, metric, feedback_iteration, rungs)
+        self._state = JobState(job_id, launch.name, reading, launch.hosts)
         self._end_timeout_s = END_TIMEOUT_S if launch.spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
         self._news: SimpleQueue[_News | None] = SimpleQueue()
         self._job: Job | None = None
@@ -431,8 +439,8 @@ def _log(error: Exception, what: str) -> None:
 def _name_of(action: Action) -> str:
     """Return the name of the scheduler's order that an action carries out."""
     match action:
-        case job_state.Request(operation):
-            return "GrowJob" if operation.adds else "ShrinkJob"
+        case job_state.Request(operation, what):
+            return "GrowJob" if operation.adds or "+" in str(what) else "ShrinkJob"
         case job_state.Start():
             return "StartJob"
     return type(action).__name__

@@ -18,6 +18,8 @@ from typing import Any
 
 from eps.core.reconfig import Operation
 from eps.core.reconfig import Phase as PlanPhase
+from eps.core.tiers import deltas_text, without_text
+from eps.core.types import Tier
 from eps.errors import TrainingError
 from eps.job.status import WAITING_STATES
 from eps.storage.record import SUPERVISOR_KILLED
@@ -44,6 +46,7 @@ _USER = "user"
 class Seat:
     """The member that runs in a container."""
 
+    #: Of a container that hosts a worker and a server, its own name in the job.
     name: str
     role: Role
 
@@ -117,7 +120,8 @@ class Places:
             Reason of the eviction, as a sentence -> containers.
         """
         evictions = (status.get("evictions") or {}).get("members", ())
-        gone = {each["name"]: str(each["reason"]) for each in evictions if each["outcome"] in _GONE}
+        key = "container" if _hosts(status) else "name"
+        gone = {each[key]: str(each["reason"]) for each in evictions if each["outcome"] in _GONE}
         taken: dict[str, list[str]] = {}
         if not gone:
             return taken
@@ -139,14 +143,28 @@ class Places:
 
 
 def names_of(role: Role, status: Mapping[str, Any]) -> list[str]:
-    """Return the names of the members of a role in a job's status."""
+    """Return the names of the members of a role in a job's status, or of containers that host a worker and a server."""
+    if _hosts(status):
+        return sorted({str(member["container"]) for member in status["members"]})
     return [str(member["name"]) for member in status["members"] if member["role"] == role]
+
+
+def _hosts(status: Mapping[str, Any]) -> bool:
+    """Return whether the containers of a job host a worker and a server each."""
+    return "tiers" in status
 
 
 def _added(status: Mapping[str, Any]) -> set[str]:
     """Return the members that a user's changes added, not those that the job added as replacements."""
     plans = [plan for plan in (status.get("plan"), *status.get("queued", ()), *status.get("changes", ())) if plan]
-    return {str(name) for plan in plans if plan["asked_by"] == _USER for name in plan["added"]}
+    return {str(name) for plan in plans if plan["asked_by"] == _USER for name in added_by(plan)}
+
+
+def added_by(change: Mapping[str, Any]) -> Sequence[str]:
+    """Return the members that a change added, or the containers that host a worker and a server."""
+    containers = change.get("containers")
+    found: Sequence[str] = change["added"] if containers is None else containers["added"]
+    return found
 
 
 class Standstill:
@@ -325,7 +343,7 @@ class Request:
     """Request a change of size from the job's master."""
 
     operation: Operation
-    what: int | list[str]
+    what: int | list[str] | str
     #: The same in every process that carries out the order.
     request_id: str
 
@@ -401,10 +419,12 @@ class Resize:
     job_id, name : str
         As of :class:`JobState`.
     places : Places
+    hosts : bool
+        Whether each container hosts a worker and a server.
     """
 
-    def __init__(self, job_id: str, name: str, places: Places) -> None:
-        self._job_id, self._name, self._places = job_id, name, places
+    def __init__(self, job_id: str, name: str, places: Places, hosts: bool) -> None:
+        self._job_id, self._name, self._places, self._hosts = job_id, name, places, hosts
         self._now: _Change | None = None
         #: The last clock during which a change of size was in progress.
         self.last_clock = -1
@@ -449,7 +469,7 @@ class Resize:
         if isinstance(self._change.order, e.ShrinkJob):
             return self._gone()
         role, group = self._change.groups[0]
-        self._places.put(group, record["added"], role)
+        self._places.put(group, added_by(record), role)
         self._next_group()
         return self._over()
 
@@ -489,9 +509,18 @@ class Resize:
             return None
         role, group = change.groups[0]
         if isinstance(change.order, e.GrowJob):
+            if self._hosts:
+                more = deltas_text(((Tier.RELIABLE, len(group)),))
+                return Request(Operation.SCALE, more, f"{change.request}-{Operation.SCALE}")
             return Request(_ADD[role], len(group), f"{change.request}-{_ADD[role]}")
-        more, names = "-of-others" if change.of_others else "", self._places.members(group)
-        return Request(_REMOVE[role], names, f"{change.request}-{_REMOVE[role]}{more}") if names else None
+        names = self._places.members(group)
+        if not names:
+            return None
+        operation = Operation.SCALE if self._hosts else _REMOVE[role]
+        others = "-of-others" if change.of_others else ""
+        return Request(
+            operation, without_text(names) if self._hosts else names, f"{change.request}-{operation}{others}"
+        )
 
     def _next_group(self) -> list[str]:
         """Continue with the next role; return the containers of the one that is done."""
@@ -536,9 +565,11 @@ class JobState:
     name : str
         Of the job under ``EPS_HOME``.
     reading : HistoryReader
+    hosts : bool
+        Whether each of its containers hosts a worker and a server.
     """
 
-    def __init__(self, job_id: str, name: str, reading: HistoryReader) -> None:
+    def __init__(self, job_id: str, name: str, reading: HistoryReader, hosts: bool = False) -> None:
         self._job_id = job_id
         self.reading = reading
         self.places = Places()
@@ -547,7 +578,8 @@ class JobState:
         self._changes_s = 0.0
         self._standstill = Standstill()
         self._orders: deque[tuple[int, e.Order | None]] = deque()
-        self.resize = Resize(job_id, name, self.places)
+        self._hosts = hosts
+        self.resize = Resize(job_id, name, self.places, hosts)
         #: Why the job is to end; empty while it is not.
         self._why = ""
         #: It is to end once it has a checkpoint of this iteration or a later one; 0: at once.
@@ -558,7 +590,8 @@ class JobState:
         self._gave_up = False
         #: A previous scheduler process may have carried out its first order.
         self._may_be_there = False
-        #: Role -> containers of a resumed job.  Its members get new numbers, which its status shows once it trains.
+        #: Role -> containers of a resumed job, whose members get new numbers, or of one whose containers host both: the
+        #: job may request others while it starts.  Its status shows them once it trains.
         self._unplaced: Mapping[Role, Sequence[str]] = {}
         self._has_iterated = False
         #: The rung, in iterations, from which a paused job resumes; 0: it was not paused.
@@ -659,7 +692,8 @@ class JobState:
             self._resumes_at = 0
         self.reading.attempt_started()
         self._standstill.attempt_started()
-        if is_resumed or (isinstance(start, Start) and start.resumes):
+        is_new = isinstance(start, Start) and (start.resumes or self._hosts)
+        if is_resumed or is_new:
             self.places.set({})
             self._unplaced = start.places
             return []

@@ -17,6 +17,7 @@ from eps.cluster.choice import check_backend
 from eps.cluster.yarn.checks import Cluster, check_job
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.types import ClusterNode
+from eps.core.types import Role, Tier
 from eps.errors import ConfigError, ResourceError
 from eps.hadoop.conf import environment_configuration
 from eps.job.yarn import shared_application
@@ -61,7 +62,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
         cluster = cluster_of(spec.cluster, client.nodes())
         spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
         told = Cluster(client, memory="container_memory in [cluster]")
-        working(spec, lambda job: check_job(told, job))
+        working(spec, lambda job: check_job(told, hosted(job)))
         return spec
     finally:
         client.close()
@@ -122,6 +123,15 @@ def check_place(job: JobSpec, settings: Mapping[str, Any]) -> None:
 def runs_on_yarn(settings: Mapping[str, Any]) -> bool:
     """Return whether jobs with these settings run on YARN."""
     return str(settings.get("on", "local")) == "yarn"
+
+
+def hosted(job: JobSpec) -> JobSpec:
+    """Return a job with containers of one size: one that hosts a worker and a server has that of a worker."""
+    if not job.tiers.total:
+        return job
+    size = job.containers
+    memory = f"{size.memory_mb},{Tier.RELIABLE}={size.memory_of(Role.WORKER)}"
+    return job.with_settings(memory_mb=memory, vcores=f"{size.vcores},{Tier.RELIABLE}={size.vcores_of(Role.WORKER)}")
 
 
 def container_settings(cluster: ClusterSpec, on: str = "yarn") -> dict[str, str]:

@@ -37,7 +37,7 @@ from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
 from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
-from hscheduler.live.placement import check_place
+from hscheduler.live.placement import check_place, hosted
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.submission import Submission
@@ -227,7 +227,7 @@ class Fleet:
 
     def _live(self, registry: Registry, submission: Submission) -> LiveJob:
         settings = self._settings
-        spec = submission.spec.with_settings(**settings.job_settings)
+        spec = hosted(submission.spec.with_settings(**settings.job_settings))
         state, job = registry.state, registry.state.jobs[submission.job_id]
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:

@@ -101,7 +101,7 @@ class Sweep:
         self.iterations: dict[str, int] = {}
         #: Job -> the trial that it is an attempt of.
         self._trial_of: dict[str, str] = {}
-        self.spec = spec
+        self.spec = spec.under(policy)
         self._name = name
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hscheduler.core.decisions import Policy
 from hscheduler.policies.elastic import elastic
+from hscheduler.policies.gain import gain
 from hscheduler.policies.kill import kill
 from hscheduler.policies.podium import podium
 from hscheduler.policies.priority import priority
@@ -19,4 +20,5 @@ POLICIES: dict[str, Policy] = {
     "kill": kill,
     "priority": priority,
     "podium": podium,
+    "gain": gain,
 }

@@ -44,6 +44,8 @@ class _Running:
     resumes_s: float = 0.0
     #: Containers of each growth in progress, the oldest first.
     coming: deque[tuple[Container, ...]] = field(default_factory=deque)
+    #: Number of its starts; growths of an earlier one are void.
+    starts: int = 0
     #: Containers whose members have joined; some may have been removed since.
     joined: set[str] = field(default_factory=set)
     #: Incremented by every change; events of earlier versions are ignored.
@@ -120,7 +122,7 @@ class Simulation:
         self._running: dict[str, _Running] = {}
         #: Jobs that the stopping rule paused: they do not count as running or queued.
         self._paused: set[str] = set()
-        #: (time, order, event or job id, version of the job or 0).
+        #: (time, order, event or job id, version of the job; or with a growth the number of the job's starts).
         self._heap: list[tuple[float, int, e.Event | str, int]] = []
         self._order = 0
         self.now_s = 0.0
@@ -144,7 +146,7 @@ class Simulation:
             else:
                 if isinstance(what, e.JobSubmitted):
                     self._next_arrival()
-                self._happen(what)
+                self._happen(what, version)
         left = [name for name, job in self.scheduler.jobs.items() if not job.phase.ended]
         if left:
             raise RuntimeError(f"{len(left)} jobs wait for ever, as {left[0]}: {self.scheduler.jobs[left[0]].why}")
@@ -165,10 +167,10 @@ class Simulation:
 
     # ---- events
 
-    def _happen(self, event: e.Event) -> None:
+    def _happen(self, event: e.Event, starts: int) -> None:
         if isinstance(event, e.JobStarted | e.GrowthDone | e.ContainersGone):
             running = self._running.get(event.job_id)
-            if running is None:
+            if running is None or (isinstance(event, e.GrowthDone) and starts != running.starts):
                 return
             self._step(event)
             self._change_speed(event, running)
@@ -290,15 +292,16 @@ class Simulation:
             case e.StartJob(job_id, containers, resumes):
                 running = self._running[job_id]
                 # Growths of the run before the restart are void.
-                running.coming = deque([containers])
+                running.coming, running.starts = deque([containers]), running.starts + 1
                 self._paused.discard(job_id)
                 running.is_ended = False
                 self._at(self.now_s + costs.start_s, e.JobStarted(job_id))
                 if resumes and not running.is_paused:
                     self.record.paused(job_id, self.now_s + costs.start_s - running.as_of_s)
             case e.GrowJob(job_id, containers):
-                self._running[job_id].coming.append(containers)
-                self._at(self.now_s + costs.add_s, e.GrowthDone(job_id))
+                running = self._running[job_id]
+                running.coming.append(containers)
+                self._at(self.now_s + costs.add_s, e.GrowthDone(job_id), running.starts)
             case e.ShrinkJob(job_id, containers):
                 self._at(self.now_s + costs.remove_s, e.ContainersGone(job_id, containers))
             case e.EndJob(job_id, restarts, _, after):

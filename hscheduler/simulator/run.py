@@ -44,6 +44,7 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None, model: Model |
     model : Model, optional
         Fitted to real runs.
     """
+    spec = spec.under(policy)
     points: dict[str, dict[str, Any]] = {}
     jobs = _jobs(spec, points, model)
     return _simulate(spec, policy, jobs, spec.sweep.trials, points, costs or costs_of(spec, model))
@@ -81,7 +82,7 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
     # Arrivals are given, so nothing else may limit them.
     alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
-    jobs = _jobs_like(spec, trials, model)
+    jobs = _jobs_like(spec.under(policy), trials, model)
     found = _simulate(alone, policy, jobs, len(trials), points, costs_of(spec, model))
     # A trial that the real run stopped has no final loss.
     found["regret"] = None

@@ -266,3 +266,12 @@ def test_values_of_python_are_taken_for_what_they_say() -> None:
 def test_missing_job_file_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml"):
         request("nowhere.toml")
+
+
+def test_a_container_of_a_tier_has_a_size_of_its_own_or_that_of_a_worker_and_a_server() -> None:
+    found = request("--memory-mb", "1024,server=4096", "--reliable", "1").spec.containers
+    assert (found.memory_of("reliable"), found.vcores_of("transient")) == (5120, 2)
+    own = request("--memory-mb", "1024,reliable=2048", "--vcores", "1,reliable=1", "--reliable", "1").spec.containers
+    assert (own.memory_of("reliable"), own.memory_of("transient"), own.vcores_of("reliable")) == (2048, 2048, 1)
+    with pytest.raises(ConfigError, match=r"memory_mb is .1024,reliable=x., but must have a number .* for a reliable"):
+        request("--memory-mb", "1024,reliable=x", "--reliable", "1")

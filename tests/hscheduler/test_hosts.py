@@ -127,6 +127,8 @@ def test_the_settings_of_a_sweep() -> None:
     assert asked.master == NOTHING
     with pytest.raises(ConfigError, match="transient is 1, but must be 0"):
         sweep(reliable=1, transient=1).request("a", "s")
+    with pytest.raises(ConfigError, match="reliable and servers exclude each other"):
+        sweep(reliable=1, servers=2)
     paper = Spec.of({"cluster": {"master_container": True}}).request("a", "s")
     assert paper.master == paper.worker
     with pytest.raises(ConfigError, match=r"cluster.master_container is 1, but must be true or false"):

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.application import resource_of
 from eps.cluster.yarn.types import ClusterNode, Resource
 from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
-from hscheduler.live.placement import cluster_of, container_settings, placed
+from hscheduler.live.placement import cluster_of, container_settings, hosted, placed
 from hscheduler.live.scheduler import LiveSettings
 from hscheduler.record.api import Header
 from hscheduler.service.main import ServiceSettings
@@ -48,6 +49,10 @@ def test_the_jobs_of_a_cluster_have_its_containers() -> None:
     assert container_settings(found) == {"on": "yarn", "memory_mb": "512", "vcores": "1"}
     spec = JobSpec().with_settings(**container_settings(found))
     assert spec.on == "yarn" and spec.containers.memory_of("master") == 512
+    assert hosted(spec) == spec
+    both = spec.with_settings(reliable=2)
+    assert resource_of(both, "reliable") == Resource(1024, 2), "of a worker and a server"
+    assert resource_of(hosted(both), "reliable") == Resource(512, 1), "the scheduler counts one container"
 
 
 @pytest.mark.parametrize(

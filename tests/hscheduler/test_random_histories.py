@@ -30,9 +30,9 @@ class History:
         self.hosts = hosts
         self.draw = Random(f"{policy}:{seed}")
         scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], RULES, seed)
-        self.toy = Toy(scheduler, faults, self.draw, lots=policy == "priority")
+        self.toy = Toy(scheduler, faults, self.draw, lots=policy in ("priority", "gain"))
         self.submitted = 0
-        self.may_kill = policy in ("elastic", "podium", "kill", "static-stop")
+        self.may_kill = policy in ("elastic", "podium", "kill", "static-stop", "gain")
         for sweep in ("one", "two"):
             direction = self.draw.choice(list(Direction))
             self.toy.send(e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4])))
@@ -153,7 +153,8 @@ def test_the_same_history_twice_is_the_same(policy):
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+#: Under ``gain`` the head starts smaller than it asks for, instead of being passed: see test_gain.py.
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"gain"}))
 def test_a_small_job_passes_the_head_a_bounded_number_of_times(policy):
     toy = Toy.of(2, POLICIES[policy])
     toy.submit(request("runs", 3, 1, most_workers=3, most_servers=1))

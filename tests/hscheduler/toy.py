@@ -11,6 +11,7 @@ from hscheduler.core.jobs import Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.state import Scheduler
+from hscheduler.policies.gain import gain
 from hscheduler.policies.priority import priority
 from hscheduler.stopping import RULES
 
@@ -48,7 +49,7 @@ class Toy:
     #: Chance that a job answers a growth or a shrink with a failure.
     faults: float = 0.0
     random: Random = field(default_factory=lambda: Random(0))
-    #: Whether jobs may be shrunk before their early feedback: the ``priority`` policy draws from all jobs.
+    #: Whether jobs may be shrunk before their early feedback: ``priority`` draws from all, ``gain`` takes from all.
     lots: bool = False
     answers: list[e.Event] = field(default_factory=list)
     #: All commands so far.
@@ -59,7 +60,7 @@ class Toy:
 
     @classmethod
     def of(cls, number: int, policy: Policy, **options: object) -> Toy:
-        return cls(Scheduler(nodes(number), policy, RULES), lots=policy is priority, **options)  # type: ignore[arg-type]
+        return cls(Scheduler(nodes(number), policy, RULES), lots=policy in (priority, gain), **options)  # type: ignore[arg-type]
 
     @property
     def sentences(self) -> list[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import hyperopt
 import pytest
+from hyperopt.fmin import generate_trial
 
 import eps
 from eps.job.client import Job
 from hscheduler.core import events as e
 from hscheduler.live.points import GivenPoints
 from hscheduler.live.sweep import Sweep
-from hscheduler.spec import Spec
+from hscheduler.spec import ClusterSpec, Spec
+from hscheduler.trials import HTrials
 from tests.integration.test_sweep import spec
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
@@ -53,3 +56,26 @@ def test_a_trial_that_was_paused_and_promoted_trains_the_same_model(policy: str)
     with_job = Job.find(trials["trial-1"]["name"])
     assert with_job.report()["model_sha256"] == straight(tables)
     with_job.close()
+
+
+def test_trials_of_hyperopt_are_paused_and_promoted() -> None:
+    job = {"data": "sklearn:digits", "model": "softmax", "workers": 1, "servers": 1, "iterations": 120}
+    rates = iter(RATES)
+
+    def objective(point: dict[str, Any]) -> float:
+        return float(eps.run(**job, **point, stretch_s=0.01)["metrics"]["train_loss"])
+
+    trials = HTrials(
+        parallelism=1, cluster=ClusterSpec(nodes=2), stop="sha", eta=2, grace_iterations=20, max_iterations=40
+    )
+    hyperopt.fmin(
+        objective,
+        {"learning_rate": hyperopt.hp.uniform("learning_rate", 0, 1)},
+        lambda ids, *rest: [generate_trial(tid, {"learning_rate": next(rates)}) for tid in ids],
+        3,
+        trials=trials,
+        show_progressbar=False,
+    )
+    assert [result.get("killed", False) for result in trials.results] == [False, True, True]
+    assert trials.argmin == {"learning_rate": RATES[0]}
+    assert "not among the best 1 of 3 at iteration 20" in trials.results[1]["why"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import eps
-from eps.errors import ConfigError, PlanError
+from eps.errors import ConfigError, PlanError, UnknownMemberError
 from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
 from tests.fakes.supervised import Watch
@@ -69,6 +69,41 @@ def test_containers_are_added_removed_and_replaced_while_a_job_trains(home: Path
         wait_for(replaced, TIMEOUT_S, "the reliable container to be replaced")
         with pytest.raises(PlanError, match="has 1 transient"):
             job.scale(transient=-2)
+
+
+def test_reliable_containers_come_by_number_and_leave_by_name_without_a_different_bit(
+    home: Path, run_undisturbed: RunUndisturbed
+) -> None:
+    """A job begins in one container, and ends in others."""
+    paced = {**JOB, "iterations": 200, "stretch_s": 0.002}
+    with eps.Job.start(name="named", reliable=1, **paced) as job:
+        wait_for_clock(job, 5)
+        added = job.scale(reliable=+2)
+        assert added["containers"] == {"added": ["container-0002", "container-0003"], "removed": []}
+        removed = job.scale(containers=["container-1", "container-0003"])
+        assert removed["asked"] == "containers=-container-0001,container-0003"
+        assert removed["containers"]["removed"] == ["container-0001", "container-0003"]
+        assert {member["container"] for member in job.status()["members"]} == {"container-0002"}
+        with pytest.raises(UnknownMemberError, match="container-0003: not a container of the job"):
+            job.scale(containers=["container-3"])
+        with pytest.raises(PlanError, match="at least one reliable"):
+            job.scale(containers=["container-2"])
+        report = job.wait(TIMEOUT_S)
+    assert report["model_sha256"] == run_undisturbed(**paced)["model_sha256"]
+    assert report["ledger"]["lost"] == report["ledger"]["applied_twice"] == 0
+    assert [(entry["reliable"], entry["transient"]) for entry in report["tiers"]["stages"]] == [(1, 0), (3, 0), (1, 0)]
+
+
+def test_a_stopped_job_resumes_on_another_number_of_reliable_containers(home: Path) -> None:
+    with eps.Job.start(name="other", reliable=1, iterations=400, checkpoint_every="5", **JOB) as job:
+        wait_for_clock(job, 10)
+        job.kill()
+    with pytest.raises(ConfigError, match="it resumes with as many as it had"):
+        eps.Job.resume("other", workers=2)
+    with eps.Job.resume("other", reliable=3) as job:
+        report = job.wait(TIMEOUT_S)
+    assert report["state"] == "finished"
+    assert [entry["reliable"] for entry in report["tiers"]["stages"]] == [3]
 
 
 @pytest.mark.parametrize("rule", ["1", "2"])

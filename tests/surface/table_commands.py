@@ -116,7 +116,7 @@ MODELS = {
     "lda": "",
 }
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
-POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium")
+POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium", "gain")
 
 
 class Line(NamedTuple):
@@ -173,7 +173,7 @@ EPS_LINES = (
 HSCHEDULER_LINES = (
     Line(
         "sweep {missing} --policy elastic --on local --trials 3 --seed 2 --report r.json --page p.html --web 0 --plain "
-        "--quiet --tensorboard t --mlflow m",
+        "--quiet --tensorboard t --mlflow m --stop none",
         2,
         "{missing}",
     ),
@@ -183,13 +183,13 @@ HSCHEDULER_LINES = (
     Line("sweeps --all", 0),
     Line(
         "compare {missing} --policies elastic,static --on local --trials 3 --seed 2 --report r.json --page p.html "
-        "--quiet --target loss=0.5 --size best",
+        "--quiet --target loss=0.5 --size best --stop sha",
         2,
         "{missing}",
     ),
     Line(
         "simulate {missing} --policy elastic,static --trials 3 --seed 2 --report r.json --page p.html --verbose "
-        "--target loss=0.5 --size best",
+        "--target loss=0.5 --size best --stop asha",
         2,
         "{missing}",
     ),
@@ -201,8 +201,8 @@ HSCHEDULER_LINES = (
     Line("page {missing} --out p.html", 2, "{missing}"),
     Line(
         "serve --state {folder} --policy elastic --nodes 2 --vcores 4 --memory 8GiB --container-vcores 1 "
-        "--container-memory 1GiB --on docker --threshold 2 --feedback-iteration 5 --kill-restart 1 --seed 3 --web 0 "
-        "--forget --listen nowhere",
+        "--container-memory 1GiB --on docker --threshold 2 --stop median --feedback-iteration 5 "
+        "--kill-restart 1 --seed 3 --web 0 --forget --listen nowhere",
         2,
         "nowhere",
     ),

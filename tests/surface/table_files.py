@@ -249,6 +249,10 @@ SWEEP_FILE: dict[str, dict[str, Any]] = {
         "final_test": "rows.svm",
         "feedback_iteration": 5,
         "threshold": 2,
+        "stop": "threshold",
+        "eta": 4,
+        "grace_iterations": 5,
+        "max_iterations": 20,
         "kill_restart_s": 1.5,
         "retries": 0,
         "trial_timeout_s": 60.0,
@@ -276,6 +280,7 @@ SWEEP_WORDS = {
     "arrival": ("burst", "poisson:4s", "poisson:2.5s"),
     "metric": ("loss", "test_loss", "accuracy"),
     "direction": ("minimize", "maximize"),
+    "stop": ("none", "threshold", "podium", "median", "sha", "asha"),
 }
 
 #: An exported model: arrays of these names, and how it describes itself in ``__meta__`` (JSON in UTF-8).

@@ -174,13 +174,13 @@ def roles_in(kind: str) -> tuple[str, ...]:
 
 
 def resource_of(spec: JobSpec, kind: str) -> Resource:
-    """Return the size of a kind of container: memory and cores of its roles in sum, of other resources the most."""
+    """Return the size of a kind of container: of other resources than memory and cores the most of its roles."""
     roles = roles_in(kind)
     others: dict[str, int] = {}
     for name, number in (each for role in roles for each in spec.yarn.resources_of(role)):
         others[name] = max(number, others.get(name, 0))
-    memory_mb = sum(spec.containers.memory_of(role) for role in roles)
-    return Resource(memory_mb, sum(spec.containers.vcores_of(role) for role in roles), tuple(sorted(others.items())))
+    size = spec.containers
+    return Resource(size.memory_of(kind), size.vcores_of(kind), tuple(sorted(others.items())))
 
 
 def tags_of(spec: JobSpec) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def policies_of(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def with_flags(spec: Spec, **flags: int | None) -> Spec:
+def with_flags(spec: Spec, **flags: int | str | None) -> Spec:
     """Return a sweep with the given flags in place of settings of its file.
 
     Raises
