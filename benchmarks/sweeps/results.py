@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.bench_common import Bar, machine, rounded, spread
 from benchmarks.sweeps import speedup
 from benchmarks.sweeps.cases import CURVE, PARTS
-from benchmarks.sweeps.fluid import Sweep, best_fixed, fixed, instant
+from benchmarks.sweeps.fluid import best_fixed, fixed, instant
 from benchmarks.sweeps.fluid import between_rungs as best_between_rungs
 from benchmarks.sweeps.running import sweep_of
 from benchmarks.sweeps.workload import CONTAINERS, FEW, MANY, Pace, sha_iterations
