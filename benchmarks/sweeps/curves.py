@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.check:
             known, found = load(), points(MANY)
             wrong = [
-                k for k in CHECKED if not np.array_equal(np.float32(train(found[k], iterations, reliable=3)), known[k])
+                k
+                for k in CHECKED
+                if not np.array_equal(np.array(train(found[k], iterations, reliable=3), np.float32), known[k])
             ]
             say(f"differ: {wrong}" if wrong else f"{len(CHECKED)} points are the same with three containers")
             return bool(wrong)

@@ -67,7 +67,7 @@ def ray_environment(cache: Path) -> tuple[Environment, str]:
 
 
 def _ray_version(environment: Environment) -> str:
-    command = [environment.python, "-c", "import ray, ray.tune; print(ray.__version__)"]
+    command = [str(environment.python), "-c", "import ray, ray.tune; print(ray.__version__)"]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout.strip()
 
 

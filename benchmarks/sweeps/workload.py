@@ -31,7 +31,7 @@ LOAD = 0.8
 
 SPACE = {"learning_rate": {"loguniform": [1e-3, 1.0]}, "l2": {"choice": [0.0, 1e-4, 1e-2]}}
 #: Settings of a job that decide what it learns.
-MODEL = {
+MODEL: dict[str, Any] = {
     "data": "sklearn:digits",
     "model": "softmax",
     "test": "0.2",
