@@ -49,8 +49,8 @@ class Case:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is one of several fixed sizes, of which only the fastest are repeated."""
-        return self.name.startswith("static-") or (self.is_ray and self.width > 1)
+        """Whether it is one of several fixed sizes, or another variant of Ray's: only the fastest are repeated."""
+        return self.name.startswith("static-") or (self.is_ray and self.width > 1) or self.often
 
 
 def static(part: str, trials: int, rule: str, sizes: Sequence[int], *, arrives: bool = False) -> list[Case]:

@@ -55,13 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="train some points at another size and compare")
     args = parser.parse_args(argv)
     end_in_order()
-    iterations = PACES["slow"].most
+    iterations = max(pace.most for pace in PACES.values())
     with tempfile.TemporaryDirectory(prefix="eps-curves-") as home:
         os.environ["EPS_HOME"] = home
         if args.check:
             known, found = load(), points(MANY)
             wrong = [
-                k for k in CHECKED if not np.array_equal(np.float32(train(found[k], iterations, reliable=3)), known[k])
+                k
+                for k in CHECKED
+                if not np.array_equal(np.array(train(found[k], iterations, reliable=3), np.float32), known[k])
             ]
             say(f"differ: {wrong}" if wrong else f"{len(CHECKED)} points are the same with three containers")
             return bool(wrong)

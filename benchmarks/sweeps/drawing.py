@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_common import plotting
 from benchmarks.sweeps.results import TITLE
+from benchmarks.sweeps.running import known_over_time
 
 Run = Mapping[str, Any]
 #: Case -> how a picture names it; fixed sizes and widths follow from their number.
@@ -83,17 +83,6 @@ def runs_of(document: Mapping[str, Any], part: str) -> dict[str, Run]:
     }
 
 
-def known_over_time(run: Run) -> list[tuple[float, float]]:
-    """Return (time, value) whenever a run knew a better value than before."""
-    if "anytime" in run:
-        return [(at_s, value) for at_s, value, _ in run["anytime"]]
-    reports = sorted((at_s, value) for at_s, _, _, value, _ in run["reports"])
-    best = list(accumulate((value for _, value in reports), min))
-    return [
-        (at_s, value) for (at_s, _), value, before in zip(reports, best, [None, *best], strict=False) if value != before
-    ]
-
-
 def held_over_time(run: Run) -> tuple[list[float], list[list[int]]]:
     """Return the times at which a trial's containers changed, and for each trial its containers from each time on."""
     changes = [[(at_s, sum(size)) for at_s, *size in trial["containers"]] for trial in run["trials"]]
@@ -130,8 +119,9 @@ def _makespans(pyplot: Any, document: Mapping[str, Any], parts: Sequence[str]) -
             for value, what in ((model["limit_s"], "iterations / 16"), (model["instant_s"], "simulated optimum")):
                 line = ":" if "16" in what else "--"
                 axis.axvline(value, color="#444444", linewidth=0.9, linestyle=line, label=f"{what}: {value:.0f} s")
-            axis.legend(fontsize=7, frameon=False, loc="lower right")
+            axis.legend(fontsize=7, frameon=False, loc="upper right")
         axis.set_yticks(range(len(order)), [name_of(case) for case in order], fontsize=7)
+        axis.set_ylim(-0.6, max(6, len(order)) - 0.4)
         axis.set_xlabel("makespan, s", fontsize=8)
         axis.set_title(title_of(part), fontsize=9)
         axis.tick_params(axis="x", labelsize=7)
@@ -195,7 +185,9 @@ def _containers(pyplot: Any, runs: Mapping[str, Run], part: str, settings: Mappi
         share = "" if used is None else f", {used:.0%} of container-seconds computed"
         axis.set_title(f"{name_of(case)}: {runs[case]['makespan_s']:.0f} s{share}", fontsize=7.5, loc="left", pad=2)
         axis.tick_params(labelsize=7)
-    axes.flat[-1].set_xlabel("seconds since the sweep began; a color is a trial, white is idle", fontsize=8)
+    axes.flat[-1].set_xlabel(
+        "seconds since the sweep began; a color is a trial; white is idle, or its processes start", fontsize=8
+    )
     figure.suptitle(title_of(part), fontsize=9)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     return figure

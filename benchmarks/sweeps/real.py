@@ -46,16 +46,17 @@ from benchmarks.sweeps.drawing import draw
 from benchmarks.sweeps.fluid import fixed, instant
 from benchmarks.sweeps.results import Results
 from benchmarks.sweeps.running import (
-    MOST_BUSY,
     START_S,
     Runner,
     best_value,
     early_feedback_s,
     ray_environment,
     sweep_of,
+    target_of,
+    target_s,
 )
 from benchmarks.sweeps.speedup import MEASURED_SIZES
-from benchmarks.sweeps.workload import CONTAINERS, PACES, Size
+from benchmarks.sweeps.workload import PACES, Size
 from eps.errors import ConfigError
 
 #: Runs that others disturbed are made again, at most so often.
@@ -68,8 +69,7 @@ QUICK_SIZES = (1, 4)
 
 
 def measure_curve(results: Results, repeats: int, patience_s: float) -> None:
-    """Measure the speed-up of a job."""
-    pace = results.pace
+    """Measure the speed-up of a job, and say at which pace this machine carries the benchmark."""
     for repeat in range(repeats):
         for size in MEASURED_SIZES if repeat % 2 else reversed(MEASURED_SIZES):
             case = f"hosts-{size}"
@@ -78,14 +78,12 @@ def measure_curve(results: Results, repeats: int, patience_s: float) -> None:
             wait_until_quiet(patience_s)
             with tempfile.TemporaryDirectory(prefix="sw", dir="/tmp", ignore_cleanup_errors=True) as home:
                 os.environ["EPS_HOME"] = home
-                found = speedup.measure(pace, Size(hosts=size))
-            # Sixteen containers are in use in a sweep, whatever the size of its trials.
-            jobs = CONTAINERS / size
-            found["cores_of_a_full_cluster"] = round(jobs * found["cpu_s"] / found["iteration_s"], 2)
+                found = speedup.measure(results.pace, Size(hosts=size))
             results.add(CURVE, case, repeat, found)
             say(f"  {repeat + 1} {case:10s} {found}")
-            if found["cores_of_a_full_cluster"] > MOST_BUSY * (os.cpu_count() or 1):
-                say(f"  {case}: a full cluster of such trials needs over {MOST_BUSY:.0%} of the cores: --pace slower")
+    for name, each in PACES.items():
+        if name != "quick":
+            say(f"  at {name} s an iteration: {found_results.carries(results, each.work_s)}")
 
 
 def run_part(results: Results, runner: Runner, part: str, args: argparse.Namespace) -> None:
@@ -115,6 +113,7 @@ def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: 
         return False
     found["early_feedback_s"] = early_feedback_s(found, results.pace.grace)
     found["best_value"] = best_value(found, results.pace.most)
+    found["target_s"] = target_s(found, target_of(case.trials, results.pace.most))
     results.add(case.part, case.name, repeat, found)
     say(
         f"  {repeat + 1} {case.part} {case.name:18s} {found['makespan_s']:7.1f} s, {found['iterations_trained']} "
@@ -174,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sizes", type=sizes_of, default=list(SIZES), metavar="N,...", help="fixed sizes and widths")
     parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="repeats of each run (default 3)")
-    parser.add_argument("--pace", choices=("slow", "slower"), default="slow", help="0.5 or 0.75 s an iteration")
+    parser.add_argument("--pace", choices=("0.5", "1", "1.25"), default="1", help="seconds of an iteration")
     parser.add_argument("--patience-s", type=float, default=10.0, help="longest wait for a quiet machine before a run")
     parser.add_argument("--cache", type=Path, default=cache, help="folder for Ray's environment")
     parser.add_argument("--output", type=new_file, help="write the JSON to this file after every run; continue it")

@@ -11,8 +11,9 @@ from typing import Any
 from benchmarks.bench_common import Bar, machine, rounded, spread
 from benchmarks.sweeps import speedup
 from benchmarks.sweeps.cases import CURVE, PARTS
-from benchmarks.sweeps.fluid import Sweep, best_fixed, fixed, instant
+from benchmarks.sweeps.fluid import best_fixed, fixed, instant
 from benchmarks.sweeps.fluid import between_rungs as best_between_rungs
+from benchmarks.sweeps.running import sweep_of
 from benchmarks.sweeps.workload import CONTAINERS, FEW, MANY, Pace, sha_iterations
 from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
@@ -83,7 +84,7 @@ class Results:
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
         settings = {"pace": self.pace.as_dict(), "containers": CONTAINERS, "versions": self.versions}
-        parts = [part for part in PARTS if self.of(part)]
+        parts = [part for part in PARTS if any(run["part"] == part for run in self.runs)]
         return {
             "benchmark": "sweeps/real",
             "title": TITLE,
@@ -111,10 +112,22 @@ def curve_summary(seconds: Mapping[int, float], pace: Pace) -> dict[str, Any]:
     }
 
 
+def carries(results: Results, work_s: float) -> str:
+    """Return whether a machine carries a pace: the efficiency, and the cores that a cluster full of equal jobs uses.
+
+    What an iteration takes beyond its compute, and its processor time, are those of the measured pace.
+    """
+    runs = {runs[-1]["containers"]: runs for runs in results.of(CURVE).values()}
+    beyond = {n: value - results.pace.work_s / n for n, value in results.seconds().items()}
+    seconds = {n: work_s / n + value for n, value in beyond.items()}
+    cpu = {n: statistics.median(run["cpu_s"] for run in found) for n, found in runs.items()}
+    cores = {n: CONTAINERS / n * cpu[n] / seconds[n] for n in seconds}
+    most = max(cores, key=lambda n: cores[n])
+    return f"efficiency {speedup.efficiency(seconds):.2f}, at most {cores[most]:.2f} cores (jobs of {most} containers)"
+
+
 def models(seconds: Mapping[int, float], pace: Pace, parts: Iterable[str]) -> dict[str, Any]:
     """Return what the fluid model says of ``sha`` on the measured speed-up, in seconds."""
-    from benchmarks.sweeps.running import sweep_of
-
     found = {}
     for trials in sorted({TRIALS[part] for part in parts if part in TRIALS}):
         sweep = sweep_of(trials, pace, seconds)
@@ -130,11 +143,6 @@ def models(seconds: Mapping[int, float], pace: Pace, parts: Iterable[str]) -> di
     return found
 
 
-def limit_s(sweep: Sweep, seconds: Mapping[int, float]) -> float:
-    """Return the iterations of ``sha`` divided perfectly over all containers, in seconds."""
-    return sweep.limit() * seconds[1]
-
-
 def cases_summary(cases: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     """Return medians and spread of each case."""
     names = (
@@ -142,6 +150,7 @@ def cases_summary(cases: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
         "iterations_trained",
         "early_feedback_s",
         "best_value",
+        "target_s",
         "useful_share",
         "idle_share",
         "cores",
@@ -208,8 +217,6 @@ def bars(results: Results) -> list[Bar]:
 
 def sha_bars(results: Results, part: str, trials: int, seconds: Mapping[int, float]) -> list[Bar]:
     """Return the bars under ``sha``."""
-    from benchmarks.sweeps.running import sweep_of
-
     found = _over(results, part, fastest(results, part, "static-"), 1.2, "the best fixed size")
     found += _over(results, part, "asked", 1.5, "2 workers and 1 server")
     found += _over(results, part, "rungs", 1.15, "resizing only between rungs")

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ RAY_PACKAGE = "ray[tune]"
 DEADLINE_S = 1200.0
 #: Seconds from the start of a trial to its first iteration, about.
 START_S = 1.0
+#: A metric within two percent of the best one counts as found.
+NEAR = 1.02
 #: Interval of the samples of the machine's use, and the window whose use is called the busiest.
 _SAMPLE_S, _WINDOW_S = 0.5, 3.0
 #: A run whose processes used more of the cores is void: it measured the processor, not the policy.
@@ -64,7 +67,7 @@ def ray_environment(cache: Path) -> tuple[Environment, str]:
 
 
 def _ray_version(environment: Environment) -> str:
-    command = [environment.python, "-c", "import ray, ray.tune; print(ray.__version__)"]
+    command = [str(environment.python), "-c", "import ray, ray.tune; print(ray.__version__)"]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout.strip()
 
 
@@ -245,3 +248,24 @@ def best_value(found: Mapping[str, Any], most: int) -> float | None:
     if "reports" in found:
         return min((value for _, _, iterations, value, _ in found["reports"] if iterations == most), default=None)
     return None if found["best"] is None else float(found["best"]["loss"])
+
+
+def known_over_time(found: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return (time, value) whenever a run knew a better value than before."""
+    if "anytime" in found:
+        return [(at_s, value) for at_s, value, _ in found["anytime"]]
+    reports = sorted((at_s, value) for at_s, _, _, value, _ in found["reports"])
+    best = list(accumulate((value for _, value in reports), min))
+    return [
+        (at_s, value) for (at_s, _), value, before in zip(reports, best, [None, *best], strict=False) if value != before
+    ]
+
+
+def target_of(trials: int, most: int) -> float:
+    """Return the metric that counts as found: within :data:`NEAR` of the best of all points, trained to their ends."""
+    return float(curves.load()[:trials, most // curves.STRIDE - 1].min()) * NEAR
+
+
+def target_s(found: Mapping[str, Any], target: float) -> float | None:
+    """Return when a run first knew a metric as good as the target; None if it never did."""
+    return next((at_s for at_s, value in known_over_time(found) if value <= target), None)
