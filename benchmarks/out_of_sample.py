@@ -2,7 +2,7 @@
 
     python -m benchmarks.out_of_sample --output out_of_sample.json      # some fifteen minutes; needs a quiet machine
     python -m benchmarks.out_of_sample --quick                          # small sweeps, to see whether it works
-    python -m benchmarks.out_of_sample --yarn yarn/compare.json         # also predict sweeps that ran on YARN
+    python -m benchmarks.out_of_sample --only yarn --yarn compare.json --yarn again.json   # past runs on YARN: a second
 
 The fit is that of ``hscheduler fit``, to a sweep of softmax regressions whose workers sleep instead of computing, under
 ``static``, ``elastic`` and ``kill``.  Sweeps to predict, each with other points and arrivals than the fit's:
@@ -12,11 +12,14 @@ The fit is that of ``hscheduler fit``, to a sweep of softmax regressions whose w
 - ``model``: a neural network.
 - ``compute``: workers compute instead of sleeping, as many at a time as there are cores.
 - ``compute-shared``: the same, with more workers than cores.
+- ``yarn``: sweeps that ran on YARN, under policies and in runs that the fit has not seen.  Containers start slower
+  there, so the fit is to the first sweep of the first file alone.
 
-The speed of a job that the fit has not seen comes from one probe: a job of one worker and one server, which trains some
-iterations alone.  If jobs compute more than the machine's cores can in the predicted time, their computing is stretched
-until they do not (:func:`contended`).  A prediction has the points, arrivals and early feedback of the real run, as in
-``hscheduler simulate --like``.  The bar is a makespan within a tenth of the real one.
+The speed of a job that the fit has not seen comes from two probes, which train some iterations alone: with one worker
+and one server, and with the size that the trials ask for.  If jobs compute more than the machine's cores can in the
+predicted time, their computing is stretched until they do not (:func:`contended`).  A prediction has the points,
+arrivals and early feedback of the real run, as in ``hscheduler simulate --like``.  The bar is a makespan within a tenth
+of the real one.
 """
 
 from __future__ import annotations
@@ -33,14 +36,17 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 import eps
-from benchmarks.bench_common import Bar, end_in_order, machine, new_file, positive, say, write_json
+from benchmarks.bench_common import Bar, end_in_order, machine, new_file, say, write_json
 from benchmarks.paper.declared import with_seed
 from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
+from hscheduler.core.jobs import Size
 from hscheduler.live.sweep import Sweep
 from hscheduler.simulator.fit import Model, fit, reports_in, spec_of
+from hscheduler.simulator.models import SpeedModel
 from hscheduler.simulator.run import simulate_like
 from hscheduler.spec import Spec
 
@@ -125,19 +131,24 @@ def run(spec: Spec, policy: str) -> dict[str, Any]:
         return Sweep(spec, policy).run()
 
 
-def probe_s(spec: Spec) -> float:
-    """Return the seconds of an iteration of a sweep's job with one worker and one server, which does not sleep."""
-    job = {**spec.job, **next(spec.points()), "workers": 1, "servers": 1, "stretch_s": 0.0, "iterations": PROBED}
-    with tempfile.TemporaryDirectory(prefix="eps-sample-") as home:
-        os.environ["EPS_HOME"] = home
-        return float(eps.run(**job)["iteration_seconds"]["p50"])
+def probes(spec: Spec) -> dict[Size, float]:
+    """Return the seconds of an iteration of a sweep's job, which does not sleep, by workers and servers."""
+    asked = spec.job_spec()
+    found = {}
+    for workers, servers in ((1, 1), (asked.workers, asked.servers)):
+        settings = {"splits": asked.splits, "workers": workers, "servers": servers, "stretch_s": 0.0}
+        job = {**spec.job, **next(spec.points()), **settings, "iterations": PROBED}
+        with tempfile.TemporaryDirectory(prefix="eps-sample-") as home:
+            os.environ["EPS_HOME"] = home
+            found[workers, servers] = float(eps.run(**job)["iteration_seconds"]["p50"])
+    return found
 
 
-def transferred(model: Model, of: str, job: JobSpec, iteration_s: float) -> Model:
+def transferred(model: Model, of: str, job: JobSpec, probed: Mapping[Size, float]) -> Model:
     """Return a model of speeds with a job that was probed.
 
-    What its iteration takes beyond the terms of the model that it is transferred from is computing, which its workers
-    share.
+    What its iterations take beyond the terms of the model that it is transferred from is computing: a part that its
+    workers share, and a part that they do not.
 
     Parameters
     ----------
@@ -145,12 +156,15 @@ def transferred(model: Model, of: str, job: JobSpec, iteration_s: float) -> Mode
     of : str
         The model of ``eps run`` that was fitted.
     job : JobSpec
-    iteration_s : float
-        As :func:`probe_s` returns it.
+    probed : mapping
+        As :func:`probes` returns it.
     """
-    terms = dict(model.speeds[of])
-    others_s = terms["fixed_s"] + terms["exchange_s"] + 2 * terms["member_s"]
-    terms["split_s"] = max(0.0, iteration_s - others_s) / job.splits
+    terms = {**model.speeds[of], "split_s": 0.0}
+    known = SpeedModel(job.splits, 0.0, terms["fixed_s"], terms["exchange_s"], terms["member_s"])
+    more_s = [max(0.0, seconds - known.iteration_s(*size)) for size, seconds in probed.items()]
+    most = [-(-job.splits // workers) for workers, _ in probed]
+    (fixed_s, split_s), _ = nnls(np.array([[1.0, float(number)] for number in most]), np.array(more_s))
+    terms |= {"fixed_s": terms["fixed_s"] + float(fixed_s), "split_s": float(split_s)}
     return dataclasses.replace(model, speeds={**model.speeds, job.model: terms})
 
 
@@ -176,17 +190,19 @@ def contended(spec: Spec, real: Report, model: Model, cores: int) -> tuple[dict[
     return found, stretched
 
 
-def predicted(name: str, spec: Spec, real: Report, model: Model, of: str, probed_s: float | None) -> dict[str, Any]:
+def predicted(
+    name: str, spec: Spec, real: Report, model: Model, of: str, probed: Mapping[Size, float] | None
+) -> dict[str, Any]:
     """Return a predicted and the real makespan of a sweep."""
     job = spec.job_spec()
-    known = model if probed_s is None else transferred(model, of, job, probed_s)
+    known = model if probed is None else transferred(model, of, job, probed)
     cores = os.cpu_count() or 1
     found, stretched = contended(spec, real, known, cores)
     like = found["like"]
     return {
         "sweep": name,
         "policy": real["policy"],
-        "probed_iteration_s": None if probed_s is None else round(probed_s, 6),
+        "probed_iteration_s": {f"{w}+{s}": round(seconds, 6) for (w, s), seconds in (probed or {}).items()},
         "computing_stretched_by": round(stretched, 3),
         "real_makespan_s": like["real_makespan_s"],
         "predicted_makespan_s": like["predicted_makespan_s"],
@@ -218,7 +234,7 @@ def start_s(report: Report) -> float | None:
     return round(median(found), 4) if found else None
 
 
-def measure(quick: bool, only: list[str], yarn: list[Path]) -> dict[str, Any]:
+def measure(quick: bool, only: list[str]) -> dict[str, Any]:
     """Fit, predict and run; return everything for JSON."""
     spec = base(quick)
     fitted = []
@@ -233,26 +249,33 @@ def measure(quick: bool, only: list[str], yarn: list[Path]) -> dict[str, Any]:
             if only and name not in only:
                 continue
             # Sleeping jobs of the fitted model have the fitted speed at every size.
-            probed_s = None if name in ("seed", "size") else probe_s(sweep)
+            probed = None if name in ("seed", "size") else probes(sweep)
             for policy in PREDICTED:
-                results.append(predicted(name, sweep, run(sweep, policy), model, of, probed_s))
+                results.append(predicted(name, sweep, run(sweep, policy), model, of, probed))
                 _say(results[-1])
-    for path in yarn:
-        for real in reports_in(path):
-            results.append(predicted(f"yarn: {path.name}", spec_of(real), real, model, of, None))
-            _say(results[-1])
+    fitted_to = {"spec": spec.tables(), "policies": list(FITTED)}
+    return {"machine": machine(), "fitted_to": fitted_to, "model": model.as_dict(), "results": results}
+
+
+def measure_yarn(paths: list[Path]) -> dict[str, Any]:
+    """Fit to the first of some reports of sweeps on YARN, and predict the others; return everything for JSON."""
+    (first, of_first), *others = [(path, real) for path in paths for real in reports_in(path)]
+    model = fit([of_first])
+    results = []
+    for path, real in others:
+        results.append(predicted(f"yarn: {path.name}", spec_of(real), real, model, "", None))
+        _say(results[-1])
+    fitted_to = {"file": first.name, "policies": [of_first["policy"]]}
+    return {"fitted_to": fitted_to, "model": model.as_dict(), "results": results}
+
+
+def with_bars(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results with a bar for each prediction."""
     bars = [
         Bar(f"{each['sweep']}, {each['policy']}: makespan off by", off(each), WITHIN, False).as_dict()
-        for each in results
+        for each in found["results"]
     ]
-    return {
-        "kind": "real, and simulated like real",
-        "machine": machine(),
-        "fitted_to": {"spec": spec.tables(), "policies": list(FITTED)},
-        "model": model.as_dict(),
-        "results": results,
-        "bars": bars,
-    }
+    return {"kind": "simulated like real", **found, "within": WITHIN, "bars": bars}
 
 
 def off(result: Mapping[str, Any]) -> float:
@@ -272,17 +295,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sweeps")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="NAME,...")
-    parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="default: 1")
     parser.add_argument("--yarn", type=Path, action="append", default=[], metavar="REPORT.json")
     parser.add_argument("--output", type=new_file, metavar="FILE")
     args = parser.parse_args()
     end_in_order()
     try:
-        repeats = [measure(args.quick, args.only, args.yarn) for _ in range(args.repeats)]
+        found: dict[str, Any] = {}
+        if args.only != ["yarn"]:
+            found = with_bars(measure(args.quick, args.only))
+        if args.yarn:
+            found = {**found, "yarn": with_bars(measure_yarn(args.yarn))}
     except EpsError as error:
         say(f"out_of_sample: {error}")
         return 2
-    found = repeats[0] if len(repeats) == 1 else {**repeats[-1], "repeats": repeats}
     text = json.dumps(found, indent=1)
     write_json(args.output, text)
     print(text)

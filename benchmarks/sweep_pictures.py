@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -122,20 +122,24 @@ def best_so_far(runs: Runs, out: Path, name: str) -> None:
     drawing.save(figure, out, f"{name}_anytime", "The best value that was known, over time", about(runs), numbers)
 
 
+def _changes(steps: timelines.Steps) -> Iterator[tuple[float, float]]:
+    before = 0.0
+    for at, number in steps:
+        yield at, number - before
+        before = number
+
+
 def uses_over_time(report: Report) -> dict[str, timelines.Steps]:
     """Return the containers that computed, waited and were idle, over time."""
     spec = report["spec"]
     cluster = spec["cluster"]
     total = cluster["nodes"] * cluster["vcores"] / cluster["container_vcores"]
-    # Until there was the setting, each master had a container.
-    master = int(cluster.get("master_container", True))
     end_s, number = report["makespan_s"], WINDOWS
-    trained = [
-        {**trial, "containers": [[max(at, trial["first_iteration_s"]), *size] for at, *size in trial["containers"]]}
+    computing = timelines.summed(
+        change
         for trial in report["trials"]
-        if trial["first_iteration_s"] is not None
-    ]
-    computing = timelines.computing({"trials": trained}, lambda workers, servers: workers + servers + master)
+        for change in _changes([(at, float(number)) for at, number in trial["computing"]])
+    )
     held = timelines.in_windows([(at, share * total) for at, share in timelines.held(report)], end_s, number)
     at_work = timelines.in_windows(computing, end_s, number)
     return {
@@ -188,6 +192,7 @@ def makespans(runs: Runs, out: Path, name: str) -> None:
     numbers: dict[str, Any] = {"figure": "makespan by rule", "about": about(runs), "makespan_s": {}, "elasticity": {}}
     width = 0.8 / len(policies)
     highest = 0.0
+    named: set[str] = set()
     for place, (rule, by_policy) in enumerate(runs.items()):
         spans = {policy: [report["makespan_s"] for report in reports] for policy, reports in by_policy.items()}
         fixed = next((policy for policy in ("static", "static-stop") if policy in spans), None)
@@ -207,17 +212,20 @@ def makespans(runs: Runs, out: Path, name: str) -> None:
                 color=shades[policy],
                 yerr=whiskers,
                 error_kw={"elinewidth": 1, "capsize": 2, "ecolor": "#333333"},
-                label=label(policy) if place == 0 else None,
+                label="_" if policy in named else label(policy),
             )
+            named.add(policy)
             told = f"{middle:.0f} s"
             if fixed is not None and policy != fixed:
                 ratio = median(spans[fixed]) / middle
                 numbers["elasticity"].setdefault(rule, {})[policy] = round(ratio, 3)
                 told += f"\n{ratio:.2f} x"
+            if "size" in by_policy[policy][0]:
+                told = f"best size:\n{by_policy[policy][0]['size']}\n{told}"
             axis.text(x, max(values), told, ha="center", va="bottom", fontsize=8)
             highest = max(highest, *values)
     axis.set_xticks(range(len(runs)), [f"rule {rule}" if rule else "the file's rule" for rule in runs])
-    axis.set_ylim(0, 1.15 * highest)
+    axis.set_ylim(0, 1.25 * highest)
     axis.set_ylabel("makespan (s)")
     drawing.legend_above(axis, 4)
     foot = f"{about(runs)}. N x: the makespan of fixed sizes under the same rule, over this one: elasticity's own share"

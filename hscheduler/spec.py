@@ -106,6 +106,26 @@ def _check_count(name: str, value: int, least: int, most: int) -> None:
         raise ConfigError(f"{name} is above {most}, the maximum")
 
 
+def checked_stopping(rule: str, eta: int, grace_iterations: int, max_iterations: int) -> Stopping:
+    """Return a stopping rule with its parameters; an empty rule is that of the policy.
+
+    Raises
+    ------
+    ConfigError
+        The rule is unknown, or a parameter is out of its range.
+    """
+    if rule and rule not in RULES:
+        raise ConfigError(f"stop is {rule!r}, but must be {one_of(rule, RULES)}")
+    _check_count("eta", eta, 2, MOST_TRIALS)
+    _check_count("grace_iterations", grace_iterations, 0, MOST_ITERATIONS)
+    _check_count("max_iterations", max_iterations, 0, MOST_ITERATIONS)
+    if 0 < max_iterations <= grace_iterations:
+        raise ConfigError(
+            f"grace_iterations is {grace_iterations}, but must be below max_iterations, which is {max_iterations}"
+        )
+    return Stopping(rule, eta, grace_iterations, max_iterations)
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """The nodes of a cluster, all of the same size, and the size of a container."""
@@ -197,13 +217,9 @@ class SweepSpec:
             ("feedback_iteration", 1, MOST_ITERATIONS),
             ("threshold", 0, MOST_TRIALS),
             ("retries", 0, MOST_TRIALS),
-            ("eta", 2, MOST_TRIALS),
-            ("grace_iterations", 0, MOST_ITERATIONS),
-            ("max_iterations", 0, MOST_ITERATIONS),
         ):
             _check_count(name, getattr(self, name), least, most)
-        if self.stop and self.stop not in RULES:
-            raise ConfigError(f"stop is {self.stop!r}, but must be {one_of(self.stop, RULES)}")
+        checked_stopping(self.stop, self.eta, self.grace_iterations, self.max_iterations)
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm is {self.algorithm!r}, but must be {one_of(self.algorithm, ALGORITHMS)}")
         object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))

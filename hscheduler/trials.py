@@ -48,10 +48,11 @@ from eps.spec.job_spec import JobSpec
 from eps.system.threads import ThreadPerCall
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.rungs import DEFAULT, Stopping
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
-from hscheduler.spec import ClusterSpec, direction_of, request_of
+from hscheduler.spec import ClusterSpec, checked_stopping, direction_of, request_of
 
 logger = logging.getLogger(__name__)
 
@@ -91,13 +92,13 @@ class Where:
     threshold: int | None
     #: None: the settings of the scheduler.
     settings: LiveSettings | None
+    stopping: Stopping
 
-    def opened(self, sweep: str, direction: Direction) -> e.SweepOpened:
-        """Return the event that opens a sweep for the search."""
+    def opened(self, sweep: str, direction: Direction, trials: int) -> e.SweepOpened:
+        """Return the event that opens a sweep of so many trials for the search; 0 is an unknown number."""
         settings = self.settings
-        if settings is None:
-            return e.SweepOpened(sweep, direction, self.threshold)
-        return e.SweepOpened(sweep, direction, self.threshold, settings.metric, settings.feedback_iteration)
+        metric, iteration = ("", 0) if settings is None else (settings.metric, settings.feedback_iteration)
+        return e.SweepOpened(sweep, direction, self.threshold, metric, iteration, self.stopping, trials)
 
 
 class Stop:
@@ -155,6 +156,10 @@ class Run:
         #: Points that may still be generated.
         self._left = max_evals - len(trials)
         self._max_evals = max_evals
+        waiting = sum(document["state"] == JOB_STATE_NEW for document in trials._dynamic_trials)
+        #: Trials whose objectives may submit jobs; 0: unknown.
+        self._expected = 0 if max_evals == sys.maxsize else self._left + waiting + trials.num_first
+        self._opened_with = self._expected
         self._stop = stop
         self._rstate = rstate
         self._catch = catch
@@ -167,17 +172,19 @@ class Run:
     def exhaust(self, where: Where) -> None:
         """Evaluate points until none is left or a stopping condition holds."""
         trials, running = self._trials, dict[Future[Any], tuple[dict[str, Any], Submitter]]()
-        where.scheduler.open_sweep(where.opened(self._sweep, trials.direction))
+        self._open(where)
         # Neither this call nor interpreter exit may wait for an objective that hangs.
         threads = ThreadPerCall("objective")
         try:
             with self._progress(initial=len(self._finished), total=self._max_evals) as shown:
                 while not self._stop.too_late():
-                    while len(running) < trials.parallelism and (document := self._next()) is not None:
+                    while num_active(running) < trials.parallelism and (document := self._next()) is not None:
                         submitter = Submitter(where, self._sweep, int(document["tid"]), trials.retries)
                         document["state"] = JOB_STATE_RUNNING
                         document["book_time"] = document["refresh_time"] = coarse_utcnow()
                         running[threads.submit(self._evaluate, document, submitter)] = document, submitter
+                    if self._expected != self._opened_with:
+                        self._open(where)
                     if not running:
                         return
                     done, _ = wait(running, POLL_S, FIRST_COMPLETED)
@@ -189,6 +196,11 @@ class Run:
         finally:
             self._end(running)
             trials.refresh()
+
+    def _open(self, where: Where) -> None:
+        """Open the sweep, or correct its number of trials: its stopping rule may wait for all of them."""
+        self._opened_with = self._expected
+        where.scheduler.open_sweep(where.opened(self._sweep, self._trials.direction, self._expected))
 
     def _end(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
         """Cancel running trials.  An objective that keeps running is abandoned with a warning."""
@@ -219,6 +231,7 @@ class Run:
         trials.refresh()
         documents = self._algo(ids, self._domain, trials, self._rstate.integers(2**31 - 1))
         if not documents:
+            self._expected -= self._left if self._expected else 0
             self._left = 0
             return None
         self._left -= len(documents)
@@ -247,6 +260,9 @@ class Run:
         error = future.exception()
         document["refresh_time"] = coarse_utcnow()
         document["misc"]["jobs"] = submitter.job_ids()
+        if self._expected and not document["misc"]["jobs"]:
+            # An objective need not train.
+            self._expected -= 1
         if error is None:
             document["state"], document["result"] = JOB_STATE_DONE, future.result()
             self._finished.append(document)
@@ -274,6 +290,11 @@ class Run:
             document["state"] = JOB_STATE_CANCEL
             why = STOPPED if future is not None else f"{STOPPED}, but its objective still runs outside eps.run"
             document["misc"]["error"] = ("cancelled", why)
+
+
+def num_active(running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> int:
+    """Return how many trials are not paused."""
+    return sum(not submitter.is_paused for _, submitter in running.values())
 
 
 def _cancel_all(submitters: Sequence[Submitter], why: str) -> None:
@@ -327,8 +348,8 @@ class Submitter:
                 self._scheduler.deliver(submission, request)
             return submission.report
         why, job_id = submission.why or "no reason given", submission.job_id
-        if submission.is_stopped and submission.feedback is not None:
-            raise StoppedEarlyError(f"job {job_id} was stopped early: {why}", submission.feedback)
+        if submission.is_stopped and submission.stopped_with is not None:
+            raise StoppedEarlyError(f"job {job_id} was stopped early: {why}", submission.stopped_with)
         raise TrainingError(f"job {job_id} {submission.phase or 'was lost'}: {why}")
 
     def _submit(self, request: RunRequest, job_id: str) -> Submission:
@@ -354,6 +375,12 @@ class Submitter:
         """True while the objective waits for a job."""
         with self._lock:
             return self._num_waiting > 0
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the stopping rule has paused the trial's job."""
+        with self._lock:
+            return bool(self._submissions) and self._submissions[-1].is_paused
 
     def job_ids(self) -> list[str]:
         """Return the submitted jobs, in order."""
@@ -399,7 +426,10 @@ MOST_REASONS = 3
 class HTrials(Trials):  # type: ignore[misc]
     """Hyperopt trials that evaluate objectives concurrently and run their jobs under H-scheduler.
 
-    The loss of a trial that the stopping rule killed is its early feedback: the metric, negated if higher is better.
+    The loss of a trial that the stopping rule killed is the last value that the rule saw, at the trial's last rung or
+    as its early feedback: the metric, negated if higher is better.  A paused trial waits in its ``eps.run`` and does
+    not count towards ``parallelism``.
+
     The algorithm compares that loss with the losses that the objective returns.  The objective must therefore return
     the same quantity: ``report["metrics"]["train_loss"]`` by default; for ``accuracy`` its negative, not
     ``1 - accuracy``.
@@ -429,6 +459,9 @@ class HTrials(Trials):  # type: ignore[misc]
     processes : bool
         Evaluate each objective in a separate process; it is pickled with cloudpickle.  Threads share one interpreter,
         and ``fmin`` cannot kill a thread that hangs outside ``eps.run``: it abandons it.
+    stop, eta, grace_iterations, max_iterations
+        The stopping rule and its parameters, as in ``[sweep]`` of a sweep's file.  ``sha`` needs ``max_evals``, and one
+        job for each trial.
     state : path, optional
         The directory of a service (``hscheduler serve --state``), which has its address; together with an address the
         default is ``EPS_HOME/hscheduler``.  With the directory of ``hscheduler serve --on yarn`` the jobs run on YARN.
@@ -453,6 +486,10 @@ class HTrials(Trials):  # type: ignore[misc]
         retries: int = 1,
         processes: bool = False,
         state: str | Path | None = None,
+        stop: str = "",
+        eta: int = DEFAULT.eta,
+        grace_iterations: int = 0,
+        max_iterations: int = 0,
     ) -> None:
         for name, value, least in (("parallelism", parallelism, 1), ("retries", retries, 0)):
             if value < least:
@@ -468,9 +505,15 @@ class HTrials(Trials):  # type: ignore[misc]
         self._cluster = cluster or ClusterSpec()
         self._settings = settings
         self._threshold = threshold
+        self._stopping = checked_stopping(stop, eta, grace_iterations, max_iterations)
         own = scheduler.settings if isinstance(scheduler, LiveScheduler) else LiveSettings()
         self.direction = direction_of(direction or "", (settings or own).metric)
         self._first = [generate_trial(number, dict(point)) for number, point in enumerate(points_to_evaluate)]
+
+    @property
+    def num_first(self) -> int:
+        """Number of points to evaluate that have not been inserted yet."""
+        return len(self._first)
 
     def whole(self, documents: Sequence[Mapping[str, Any]]) -> Trials:
         """Return the documents that were not stopped early, as trials; the best trial is one of them."""
@@ -536,6 +579,8 @@ class HTrials(Trials):  # type: ignore[misc]
         Exception
             An objective raised it, and ``catch_eval_exceptions`` is not set; or Hyperopt rejects the space.
         """
+        if self._stopping.rule == "sha" and max_evals in (None, sys.maxsize):
+            raise ConfigError("stop is 'sha', which needs the number of trials: set max_evals, or use asha")
         if trials_save_file:
             raise ConfigError("trials_save_file is not possible with HTrials, which hold a scheduler")
         domain = self._domain(fn, space, pass_expr_memo_ctrl)
@@ -563,7 +608,7 @@ class HTrials(Trials):  # type: ignore[misc]
                 from hscheduler.service.client import SchedulerClient
 
                 scheduler = stack.enter_context(SchedulerClient(self._state, scheduler or ""))
-            run.exhaust(Where(scheduler, self._cluster, self._threshold, self._settings))
+            run.exhaust(Where(scheduler, self._cluster, self._threshold, self._settings, self._stopping))
         if return_argmin:
             return self.argmin
         return space_eval(space, self.argmin) if len(self) else None

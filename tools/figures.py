@@ -29,8 +29,11 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: Documents in which every figure must be listed, also in text without a comment.
-PAGES = ("README.md", "docs/benchmarks.md", "benchmarks/README.md")
+#: Documents in which every figure must be listed, also in text without a comment.  The reference is generated.
+PAGES = (
+    "README.md", "benchmarks/README.md", "benchmarks/peers/README.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "reference.md"),
+)  # fmt: skip
 
 UNITS = r" ?(?:%|ms|us|s|MB|GB|GB/s|MiB|GiB)(?!\w)| (?:times|percent)\b"
 _NUMBER = re.compile(rf"(?<![\w.,/-])-?\d[\d,]*(\.\d+(?:e-?\d+)?)?(?![\d.]*\.\d)(?P<unit>{UNITS})?")

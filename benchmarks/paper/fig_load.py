@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.paper import drawing, scaled
-from benchmarks.paper.fig_sweeps import deviation
+from benchmarks.paper.fig_sweeps import deviation, scaled_deviation
 from hscheduler.simulator import paper
 
 GAPS_S = (0.001, 20.0, 40.0, 60.0, 90.0, paper.MEAN_GAP_S, 180.0)
@@ -31,7 +31,7 @@ def load(out: Path, seeds: int) -> None:
         axis.errorbar(
             list(by_gap),
             [mean(values) for values in by_gap.values()],
-            yerr=[deviation(values) for values in by_gap.values()],
+            yerr=[scaled_deviation(values) for values in by_gap.values()],
             color=drawing.COLOURS[policy],
             marker="o",
             capsize=3,
@@ -53,7 +53,7 @@ def load(out: Path, seeds: int) -> None:
         "elastic_makespan_s": {f"{gap:g}": round(span, 1) for gap, span in spans.items()},
         "over_elastic": {
             policy: {
-                f"{gap:g}": {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+                f"{gap:g}": {"mean": round(mean(values), 3), "deviation": deviation(values, 3)}
                 for gap, values in by_gap.items()
             }
             for policy, by_gap in over.items()

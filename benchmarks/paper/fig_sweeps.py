@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -12,13 +13,23 @@ from benchmarks.paper.sources import Report, Source
 #: The approaches of Figs 15 to 19.
 APPROACHES = ("static", "kill-declared", "elastic")
 WINDOWS = 120
+#: Repeats below which no error bar is drawn.
+FEWEST = 3
 #: Names of policies here -> in the paper, if they differ.
 PAPERS_NAMES = {"kill-declared": "kill", "priority-stop": "priority"}
 
 
-def deviation(values: list[float]) -> float:
-    """Return the standard deviation; 0 of a single value."""
-    return stdev(values) if len(values) > 1 else 0.0
+def deviation(values: list[float], digits: int | None = None) -> float | None:
+    """Return the standard deviation; None of fewer than :data:`FEWEST` values, which have no error bar."""
+    if len(values) < FEWEST:
+        return None
+    return stdev(values) if digits is None else round(stdev(values), digits)
+
+
+def scaled_deviation(values: list[float], scale: float = 1.0) -> float:
+    """Return the standard deviation times a factor, to draw it; NaN of too few values draws nothing."""
+    found = deviation(values)
+    return math.nan if found is None else scale * found
 
 
 def _labels(source: Source) -> list[str]:
@@ -57,7 +68,7 @@ def fig14(source: Source, out: Path, suffix: str) -> None:
     figure, axes = drawing.start(rows=2, size=(9.5, 6.6))
     times, ratios = axes[0][0], axes[1][0]
     middles = {p: [mean(v) / source.unit_s for v in values] for p, values in spans.items()}
-    errors = {p: [deviation(v) / source.unit_s for v in values] for p, values in spans.items()}
+    errors = {p: [scaled_deviation(v, 1 / source.unit_s) for v in values] for p, values in spans.items()}
     one = len(source.models) == 1
     drawing.bars(times, _labels(source), middles, errors, "{:.0f}" if one else "")
     times.set_ylabel(f"training time ({source.unit})")
@@ -66,7 +77,7 @@ def fig14(source: Source, out: Path, suffix: str) -> None:
         ratios,
         _labels(source),
         {p: [mean(v) for v in values] for p, values in over.items()},
-        {p: [deviation(v) for v in values] for p, values in over.items()},
+        {p: [scaled_deviation(v) for v in values] for p, values in over.items()},
         "{:.2f}" if one else "",
     )
     label = "the paper (§7.1)"
@@ -92,7 +103,7 @@ def fig14(source: Source, out: Path, suffix: str) -> None:
         },
         "over_elastic": {
             policy: {
-                model: {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+                model: {"mean": round(mean(values), 3), "deviation": deviation(values, 3)}
                 for model, values in zip(source.models, of, strict=True)
             }
             for policy, of in over.items()
@@ -117,7 +128,7 @@ def _hidden(source: Source) -> dict[str, Any]:
     }
     return {
         f"over_elastic_{source.shown_model}_only": {
-            policy: {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+            policy: {"mean": round(mean(values), 3), "deviation": deviation(values, 3)}
             for policy, values in over.items()
         }
     }
@@ -190,13 +201,14 @@ def _over_time(source: Source, out: Path, number: str, what: str, label: str, st
     axis.set_xlim(left=0)
     drawing.legend_above(axis, 3)
     title = _title(f"Fig. {number}", what, source)
-    foot = f"{source.foot}. {FIG15_NOTE}" if number == "15" else source.foot
+    foot = f"{source.foot}. {numbers['note']}" if number == "15" else source.foot
     drawing.save(figure, out, f"fig{number}_{suffix}", title, foot, numbers)
 
 
-#: Why the most jobs of Fig. 15 differ from the paper's.
+FIG15_PALE = "Pale: with jobs that start or restart."
+#: Why the most jobs of the simulated Fig. 15 differ from the paper's.
 FIG15_NOTE = (
-    "Pale: with jobs that start or restart. EPS runs more than 11, since jobs before their early feedback do not count "
+    f"{FIG15_PALE} EPS runs more than 11, since jobs before their early feedback do not count "
     "against the threshold. Unlike in the paper kill runs more jobs than EPS: a job that restarts is not in the "
     "training phase, so the threshold is exceeded less often, and fewer jobs are stopped early"
 )
@@ -225,7 +237,7 @@ def _running_jobs(axis: Any, source: Source, numbers: dict[str, Any]) -> None:
         }
     static = source.reports(source.shown_model, "static")[0]
     numbers["most_running_static"] = numbers["most"]["static"]["train_start_or_restart"]
-    numbers["note"] = FIG15_NOTE
+    numbers["note"] = FIG15_NOTE if source.kind == "simulated" else FIG15_PALE
     if source.kind == "simulated":
         numbers["ours"] = anchors_of(static, published.RUNNING_JOBS["most_running_static"])
 
@@ -258,7 +270,7 @@ def fig17(source: Source, out: Path, suffix: str) -> None:
         axis,
         _labels(source),
         {p: [mean(v) / source.unit_s for v in values] for p, values in found.items()},
-        {p: [deviation(v) / source.unit_s for v in values] for p, values in found.items()},
+        {p: [scaled_deviation(v, 1 / source.unit_s) for v in values] for p, values in found.items()},
         form,
     )
     axis.set_ylabel(f"average early feedback latency ({source.unit})")
@@ -270,7 +282,7 @@ def fig17(source: Source, out: Path, suffix: str) -> None:
         "about": source.foot,
         "latency_s": {
             policy: {
-                model: {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+                model: {"mean": round(mean(values), 3), "deviation": deviation(values, 3)}
                 for model, values in zip(source.models, of, strict=True)
             }
             for policy, of in found.items()
@@ -327,6 +339,7 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
         "kind": source.kind,
         "source": published.SOURCES["fig19"],
         "about": source.foot,
+        "paper": {"nothing_submitted_min": published.NOTHING_SUBMITTED_MIN},
         "mean_until_its_end": {},
         "windows_s": {},
     }
@@ -352,6 +365,9 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
                 linewidth=0,
             )
             mean_share = timelines.mean_of(steps, 0.0, end_s)
+            if source.kind == "simulated":
+                begin_min, end_min = published.NOTHING_SUBMITTED_MIN
+                axis.axvspan(begin_min, end_min, color="black", alpha=0.08, linewidth=0)
             axis.set_title(f"{drawing.LABELS[policy]}: {what}, mean {100 * mean_share:.0f} %", loc="left")
             axis.set_ylim(0, 105)
             axis.set_xlim(0, longest_s / source.unit_s)
@@ -361,8 +377,9 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
     for axis in axes[-1]:
         axis.set_xlabel(f"time ({source.unit})")
     title = _title("Fig. 19", "CPU and memory utilisation", source)
+    quiet = "Grey: nothing is submitted in the paper (§7.3). " if source.kind == "simulated" else ""
     foot = (
-        f"{source.foot}. CPU: what workers compute and servers exchange, without their waits within an iteration. "
+        f"{source.foot}. {quiet}CPU: what workers compute and servers exchange, without waits within an iteration. "
         "Memory: all containers that jobs hold, from grant to release; what processes use of it is not known"
     )
     drawing.save(figure, out, f"fig19_{suffix}", title, foot, numbers)
@@ -394,7 +411,7 @@ def table2(source: Source, out: Path, suffix: str) -> None:
         axis,
         _labels(source),
         {p: [100 * mean(v) for v in values] for p, values in found.items()},
-        {p: [100 * deviation(v) for v in values] for p, values in found.items()},
+        {p: [scaled_deviation(v, 100) for v in values] for p, values in found.items()},
         "{:.2g}",
         named_below=1.0,
     )
@@ -424,4 +441,9 @@ def table2(source: Source, out: Path, suffix: str) -> None:
         "paper": published.OVERHEAD,
     }
     title = f"Table 2: overhead of changes of size ({_shown(suffix)})"
-    drawing.save(figure, out, f"table2_{suffix}", title, source.foot, numbers)
+    still = 100 * mean(mean(values) for values in paused["elastic"])
+    foot = (
+        f"{source.foot}. All time in which members are added or removed counts, also while the job trains on; under "
+        f"EPS jobs stand still for {still:.2g} %"
+    )
+    drawing.save(figure, out, f"table2_{suffix}", title, foot, numbers)

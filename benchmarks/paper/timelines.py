@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 #: (time in seconds, value from then on).
@@ -25,7 +25,7 @@ def training_jobs(report: Mapping[str, Any]) -> Steps:
             before = now
         if before and trial["finished_s"] is not None:
             changes.append((trial["finished_s"], -1.0))
-    return _summed(changes)
+    return summed(changes)
 
 
 def past_feedback(report: Mapping[str, Any]) -> Steps:
@@ -36,7 +36,7 @@ def past_feedback(report: Mapping[str, Any]) -> Steps:
             changes.append((trial["arrived_s"] + trial["early_feedback_s"], 1.0))
             if trial["finished_s"] is not None:
                 changes.append((trial["finished_s"], -1.0))
-    return _summed(changes)
+    return summed(changes)
 
 
 def first_finish_s(report: Mapping[str, Any]) -> float | None:
@@ -62,7 +62,8 @@ def sizes(trial: Mapping[str, Any]) -> list[tuple[float, int, int]]:
     return [(trial["started_s"], *changes[0][1:]), *changes]
 
 
-def _summed(changes: list[tuple[float, float]]) -> Steps:
+def summed(changes: Iterable[tuple[float, float]]) -> Steps:
+    """Return a value over time from its changes: pairs of time and difference, in any order."""
     total, found = 0.0, []
     for at, more in sorted(changes):
         total += more
@@ -96,7 +97,7 @@ def computing(report: Mapping[str, Any], busy: Callable[[int, int], float]) -> S
             before = now
         if before and trial["finished_s"] is not None:
             changes.append((trial["finished_s"], -before))
-    return _summed(changes)
+    return summed(changes)
 
 
 def mean_of(steps: Steps, begin_s: float, end_s: float) -> float:

@@ -17,15 +17,17 @@ import numpy as np
 
 import eps
 from benchmarks.bench_common import process_cpu_s, rounded
-from benchmarks.peers_watch import descendants, machine_busy_s
+from benchmarks.peers_watch import RunError, descendants, machine_busy_s
 from benchmarks.sweeps.workload import CONTAINERS, MODEL, Pace, Size
-from eps.system.waits import wait_for
 
+#: Containers of the jobs that are measured.
+MEASURED_SIZES = (1, 2, 4, 8, 16)
 #: Iterations that are not measured, and that are.
 SETTLING, MEASURED = 3, 16
 #: Emulated seconds after which enough iterations are measured.
 ENOUGH_S = 8.0
-START_TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0
+_LOOK_S = 0.25
 
 
 def measure(pace: Pace, size: Size) -> dict[str, Any]:
@@ -34,10 +36,10 @@ def measure(pace: Pace, size: Size) -> dict[str, Any]:
     settings = {**MODEL, **size.settings(), "stretch_s": pace.work_s / MODEL["splits"], "iterations": 1_000_000}
     with eps.Job.start(**settings, eval_every=1) as job:
         job.wait_until_trains()
-        wait_for(lambda: job.status()["clock"] >= SETTLING, START_TIMEOUT_S, "the first iterations")
+        _wait(job, SETTLING)
         busy_s, own_s, began_s = machine_busy_s(), _own_s(), time.monotonic()
         begun = job.status()["clock"]
-        wait_for(lambda: job.status()["clock"] >= wanted, START_TIMEOUT_S, f"{wanted} iterations")
+        _wait(job, wanted)
         busy_s, own_s, lasted_s = machine_busy_s() - busy_s, _own_s() - own_s, time.monotonic() - began_s
         clocks = job.status()["clock"] - begun
         history = job.history()
@@ -51,6 +53,15 @@ def measure(pace: Pace, size: Size) -> dict[str, Any]:
         "cores": round(own_s / lasted_s, 2),
         "foreign_cores": round(max(0.0, busy_s - own_s) / lasted_s, 2),
     }
+
+
+def _wait(job: eps.Job, clock: int) -> None:
+    """Wait for a clock; look rarely, because a look takes processor time."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while job.status()["clock"] < clock:
+        if time.monotonic() > deadline:
+            raise RunError(f"{job.name} did not reach iteration {clock} within {TIMEOUT_S:g} s")
+        time.sleep(_LOOK_S)
 
 
 def _own_s() -> float:
@@ -70,11 +81,18 @@ def curve_of(entries: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     return {number: statistics.median(values) for number, values in sorted(found.items())}
 
 
-def at(curve: Mapping[int, float], containers: int, work_s: float) -> float:
-    """Return the seconds of an iteration at any size: what it takes beyond its compute is interpolated."""
+def at(curve: Mapping[int, float], containers: int, work_s: float, splits: int) -> float:
+    """Return the seconds of an iteration at any size.
+
+    The worker with most splits decides how long the compute takes; what an iteration takes beyond that is interpolated.
+    """
     sizes = sorted(curve)
-    serial = [curve[number] - work_s / number for number in sizes]
-    return work_s / containers + float(np.interp(containers, sizes, serial))
+    beyond = [curve[number] - _compute_s(number, work_s, splits) for number in sizes]
+    return _compute_s(containers, work_s, splits) + float(np.interp(containers, sizes, beyond))
+
+
+def _compute_s(containers: int, work_s: float, splits: int) -> float:
+    return work_s * -(-splits // containers) / splits
 
 
 def efficiency(curve: Mapping[int, float], containers: int = CONTAINERS) -> float:

@@ -52,10 +52,21 @@ class Hosting:
         Number of containers of each tier with which the job starts.
     rule : StageRule
     num_partitions, num_splits : int
+    managed : bool
+        Whether a scheduler decides the job's size: then the job restores a container that crashes, and not one that the
+        cluster takes, unless it is the last one.  Such a job has reliable containers only.
     """
 
-    def __init__(self, first: Mapping[Tier, int], rule: StageRule, num_partitions: int, num_splits: int) -> None:
-        self._first = dict(first)
+    def __init__(
+        self,
+        first: Mapping[Tier, int],
+        rule: StageRule,
+        num_partitions: int,
+        num_splits: int,
+        *,
+        managed: bool = False,
+    ) -> None:
+        self._first, self._managed = dict(first), managed
         self.rule = rule
         self._num_partitions, self._num_splits = num_partitions, num_splits
         #: Number of reliable containers that the job restores.
@@ -187,19 +198,22 @@ class Hosting:
         return [command for _ in range(number) for command in members.request_host(Tier.RELIABLE, now_s)]
 
     def taken(self) -> None:
-        """Record that the cluster took a reliable container which the job does not restore."""
-        self.reliable = max(1, self.reliable - 1)
+        """Record that the cluster took a container after a warning."""
+        if self._managed:
+            self.reliable = max(1, self.reliable - 1)
 
-    def replacement(self, view: TiersView, spared: int) -> Change | None:
+    def replacement(self, view: TiersView, warned: int) -> Change | None:
         """Return the change that restores the reliable containers; None if there are enough.
 
         Parameters
         ----------
         view : TiersView
-        spared : int
-            How many are missing that the job does not restore.  It restores one if it has no other.
+        warned : int
+            How many containers the cluster will take.
         """
-        number = max(self.lacking(view) - spared, 0 if view.count(Tier.RELIABLE) else 1)
+        number = self.lacking(view)
+        if self._managed:
+            number = max(number - warned, 0 if view.count(Tier.RELIABLE) else 1)
         return Change(Operation.TIERS, number, containers=((Tier.RELIABLE, number),)) if number else None
 
     def decision(self, membership: Membership, view: TiersView) -> Decision | None:

@@ -140,11 +140,8 @@ class Job:
         self.members = Members(first_container)
         self.evictions = Evictions()
         #: None if the containers of the job have one member each.
-        self.hosting = (
-            None if tiers is None else Hosting(tiers, stage_rule, settings.num_partitions, settings.num_splits)
-        )
-        #: A managed job does not restore the containers that its cluster takes.
-        self._managed = managed
+        most = settings.num_partitions, settings.num_splits
+        self.hosting = None if tiers is None else Hosting(tiers, stage_rule, *most, managed=managed)
         self.cuts = Cuts(settings.num_partitions, settings.iterations, lag_bound)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
@@ -511,7 +508,7 @@ class Job:
         for eviction in over:
             held, others = self.members.held, eviction.for_others
             self.size.taken(eviction.roles, held, for_others=others, lost=eviction.lost)
-            if self.hosting is not None and self._managed and eviction.lost:
+            if self.hosting is not None and eviction.lost:
                 self.hosting.taken()
         if self.membership is None:
             if self.hosting is None:
@@ -747,8 +744,7 @@ class Job:
         for container_id in self._drained(hosting, membership):
             self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
             self.out.add(self.evictions.end(container_id, EvictionOutcome.DRAINED, now_s, took_part=False))
-            if self._managed:
-                hosting.taken()
+            hosting.taken()
         if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
             return
         warned = self.evictions.next_to_drain(membership)
@@ -758,7 +754,7 @@ class Job:
         hosting.measure(self.progress.history.completed_s, self.settings.iterations)
         tiers = self._tiers
         if hosting.decision(membership, tiers) is None:
-            change = hosting.replacement(tiers, len(self.evictions.containers) if self._managed else 0)
+            change = hosting.replacement(tiers, len(self.evictions.containers))
             if change is not None and plans.is_idle:
                 self.out.add(plans.ask_own(change, Purpose.REPLACE, self._plan_context))
             return

@@ -170,8 +170,12 @@ def _compare(view: TiersView, ratio: float) -> tuple[Stage, str]:
     for stage, other in sorted(_doubtful(ratio)):
         if best is stage and other not in view.measured and worth:
             return other, f"stage {int(other)} is tried, to compare it with stage {int(stage)}"
-    times = ", ".join(f"{1000 * view.measured[stage]:.3g} ms in stage {int(stage)}" for stage in sorted(view.measured))
+    times = ", ".join(f"{_ms(view.measured[stage])} in stage {int(stage)}" for stage in sorted(view.measured))
     return best, f"an iteration takes {times}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 
 def decide(view: TiersView) -> Decision | None:

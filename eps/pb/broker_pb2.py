@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x65ps/pb/broker.proto\x12\x06\x65ps.pb\"\xb3\x01\n\x0fWantedContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x11\n\tmemory_mb\x18\x03 \x01(\r\x12\x0e\n\x06vcores\x18\x04 \x01(\r\x12-\n\x03\x65nv\x18\x05 \x03(\x0b\x32 .eps.pb.WantedContainer.EnvEntry\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\rContainerWish\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\'\n\x04want\x18\x02 \x01(\x0b\x32\x17.eps.pb.WantedContainerH\x00\x12\x11\n\x07release\x18\x03 \x01(\tH\x00\x12\x0e\n\x04kill\x18\x04 \x01(\tH\x00\x12\x11\n\x07\x65nd_all\x18\x05 \x01(\x08H\x00\x42\x06\n\x04wish\"-\n\x10\x43ontainerRunning\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x0c\n\x04host\x18\x02 \x01(\t\"L\n\x0f\x43ontainerExited\x12\x11\n\x04\x63ode\x18\x01 \x01(\x11H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05taken\x18\x03 \x01(\x08\x42\x07\n\x05_code\"I\n\x0f\x43ontainerWarned\x12\x12\n\ndeadline_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nfor_others\x18\x03 \x01(\x08\"\xd5\x01\n\rContainerNews\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x14\n\x0c\x63ontainer_id\x18\x02 \x01(\t\x12\x13\n\tallocated\x18\x03 \x01(\x08H\x00\x12+\n\x07running\x18\x04 \x01(\x0b\x32\x18.eps.pb.ContainerRunningH\x00\x12)\n\x06\x65xited\x18\x05 \x01(\x0b\x32\x17.eps.pb.ContainerExitedH\x00\x12)\n\x06warned\x18\x06 \x01(\x0b\x32\x17.eps.pb.ContainerWarnedH\x00\x42\x06\n\x04news\"(\n\x15OpenContainersRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x80\x01\n\x13OpenContainersReply\x12\x39\n\x07\x61\x64opted\x18\x01 \x03(\x0b\x32(.eps.pb.OpenContainersReply.AdoptedEntry\x1a.\n\x0c\x41\x64optedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"O\n\x15WishContainersRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12%\n\x06wishes\x18\x02 \x03(\x0b\x32\x15.eps.pb.ContainerWish\"\x15\n\x13WishContainersReply\"G\n\x15HearContainersRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\":\n\x13HearContainersReply\x12#\n\x04news\x18\x01 \x03(\x0b\x32\x15.eps.pb.ContainerNews2\xdd\x01\n\x0f\x43ontainerBroker\x12\x42\n\x04Open\x12\x1d.eps.pb.OpenContainersRequest\x1a\x1b.eps.pb.OpenContainersReply\x12\x42\n\x04Wish\x12\x1d.eps.pb.WishContainersRequest\x1a\x1b.eps.pb.WishContainersReply\x12\x42\n\x04Hear\x12\x1d.eps.pb.HearContainersRequest\x1a\x1b.eps.pb.HearContainersReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x65ps/pb/broker.proto\x12\x06\x65ps.pb\"\xc1\x01\n\x0fWantedContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x11\n\tmemory_mb\x18\x03 \x01(\r\x12\x0e\n\x06vcores\x18\x04 \x01(\r\x12-\n\x03\x65nv\x18\x05 \x03(\x0b\x32 .eps.pb.WantedContainer.EnvEntry\x12\x0c\n\x04tier\x18\x06 \x01(\t\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\rContainerWish\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\'\n\x04want\x18\x02 \x01(\x0b\x32\x17.eps.pb.WantedContainerH\x00\x12\x11\n\x07release\x18\x03 \x01(\tH\x00\x12\x0e\n\x04kill\x18\x04 \x01(\tH\x00\x12\x11\n\x07\x65nd_all\x18\x05 \x01(\x08H\x00\x42\x06\n\x04wish\"-\n\x10\x43ontainerRunning\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x0c\n\x04host\x18\x02 \x01(\t\"L\n\x0f\x43ontainerExited\x12\x11\n\x04\x63ode\x18\x01 \x01(\x11H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05taken\x18\x03 \x01(\x08\x42\x07\n\x05_code\"I\n\x0f\x43ontainerWarned\x12\x12\n\ndeadline_s\x18\x01 \x01(\x01\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nfor_others\x18\x03 \x01(\x08\"\xd5\x01\n\rContainerNews\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x14\n\x0c\x63ontainer_id\x18\x02 \x01(\t\x12\x13\n\tallocated\x18\x03 \x01(\x08H\x00\x12+\n\x07running\x18\x04 \x01(\x0b\x32\x18.eps.pb.ContainerRunningH\x00\x12)\n\x06\x65xited\x18\x05 \x01(\x0b\x32\x17.eps.pb.ContainerExitedH\x00\x12)\n\x06warned\x18\x06 \x01(\x0b\x32\x17.eps.pb.ContainerWarnedH\x00\x42\x06\n\x04news\"(\n\x15OpenContainersRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x80\x01\n\x13OpenContainersReply\x12\x39\n\x07\x61\x64opted\x18\x01 \x03(\x0b\x32(.eps.pb.OpenContainersReply.AdoptedEntry\x1a.\n\x0c\x41\x64optedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"O\n\x15WishContainersRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12%\n\x06wishes\x18\x02 \x03(\x0b\x32\x15.eps.pb.ContainerWish\"\x15\n\x13WishContainersReply\"G\n\x15HearContainersRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\":\n\x13HearContainersReply\x12#\n\x04news\x18\x01 \x03(\x0b\x32\x15.eps.pb.ContainerNews2\xdd\x01\n\x0f\x43ontainerBroker\x12\x42\n\x04Open\x12\x1d.eps.pb.OpenContainersRequest\x1a\x1b.eps.pb.OpenContainersReply\x12\x42\n\x04Wish\x12\x1d.eps.pb.WishContainersRequest\x1a\x1b.eps.pb.WishContainersReply\x12\x42\n\x04Hear\x12\x1d.eps.pb.HearContainersRequest\x1a\x1b.eps.pb.HearContainersReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,33 +36,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENCONTAINERSREPLY_ADOPTEDENTRY']._loaded_options = None
   _globals['_OPENCONTAINERSREPLY_ADOPTEDENTRY']._serialized_options = b'8\001'
   _globals['_WANTEDCONTAINER']._serialized_start=32
-  _globals['_WANTEDCONTAINER']._serialized_end=211
-  _globals['_WANTEDCONTAINER_ENVENTRY']._serialized_start=169
-  _globals['_WANTEDCONTAINER_ENVENTRY']._serialized_end=211
-  _globals['_CONTAINERWISH']._serialized_start=214
-  _globals['_CONTAINERWISH']._serialized_end=348
-  _globals['_CONTAINERRUNNING']._serialized_start=350
-  _globals['_CONTAINERRUNNING']._serialized_end=395
-  _globals['_CONTAINEREXITED']._serialized_start=397
-  _globals['_CONTAINEREXITED']._serialized_end=473
-  _globals['_CONTAINERWARNED']._serialized_start=475
-  _globals['_CONTAINERWARNED']._serialized_end=548
-  _globals['_CONTAINERNEWS']._serialized_start=551
-  _globals['_CONTAINERNEWS']._serialized_end=764
-  _globals['_OPENCONTAINERSREQUEST']._serialized_start=766
-  _globals['_OPENCONTAINERSREQUEST']._serialized_end=806
-  _globals['_OPENCONTAINERSREPLY']._serialized_start=809
-  _globals['_OPENCONTAINERSREPLY']._serialized_end=937
-  _globals['_OPENCONTAINERSREPLY_ADOPTEDENTRY']._serialized_start=891
-  _globals['_OPENCONTAINERSREPLY_ADOPTEDENTRY']._serialized_end=937
-  _globals['_WISHCONTAINERSREQUEST']._serialized_start=939
-  _globals['_WISHCONTAINERSREQUEST']._serialized_end=1018
-  _globals['_WISHCONTAINERSREPLY']._serialized_start=1020
-  _globals['_WISHCONTAINERSREPLY']._serialized_end=1041
-  _globals['_HEARCONTAINERSREQUEST']._serialized_start=1043
-  _globals['_HEARCONTAINERSREQUEST']._serialized_end=1114
-  _globals['_HEARCONTAINERSREPLY']._serialized_start=1116
-  _globals['_HEARCONTAINERSREPLY']._serialized_end=1174
-  _globals['_CONTAINERBROKER']._serialized_start=1177
-  _globals['_CONTAINERBROKER']._serialized_end=1398
+  _globals['_WANTEDCONTAINER']._serialized_end=225
+  _globals['_WANTEDCONTAINER_ENVENTRY']._serialized_start=183
+  _globals['_WANTEDCONTAINER_ENVENTRY']._serialized_end=225
+  _globals['_CONTAINERWISH']._serialized_start=228
+  _globals['_CONTAINERWISH']._serialized_end=362
+  _globals['_CONTAINERRUNNING']._serialized_start=364
+  _globals['_CONTAINERRUNNING']._serialized_end=409
+  _globals['_CONTAINEREXITED']._serialized_start=411
+  _globals['_CONTAINEREXITED']._serialized_end=487
+  _globals['_CONTAINERWARNED']._serialized_start=489
+  _globals['_CONTAINERWARNED']._serialized_end=562
+  _globals['_CONTAINERNEWS']._serialized_start=565
+  _globals['_CONTAINERNEWS']._serialized_end=778
+  _globals['_OPENCONTAINERSREQUEST']._serialized_start=780
+  _globals['_OPENCONTAINERSREQUEST']._serialized_end=820
+  _globals['_OPENCONTAINERSREPLY']._serialized_start=823
+  _globals['_OPENCONTAINERSREPLY']._serialized_end=951
+  _globals['_OPENCONTAINERSREPLY_ADOPTEDENTRY']._serialized_start=905
+  _globals['_OPENCONTAINERSREPLY_ADOPTEDENTRY']._serialized_end=951
+  _globals['_WISHCONTAINERSREQUEST']._serialized_start=953
+  _globals['_WISHCONTAINERSREQUEST']._serialized_end=1032
+  _globals['_WISHCONTAINERSREPLY']._serialized_start=1034
+  _globals['_WISHCONTAINERSREPLY']._serialized_end=1055
+  _globals['_HEARCONTAINERSREQUEST']._serialized_start=1057
+  _globals['_HEARCONTAINERSREQUEST']._serialized_end=1128
+  _globals['_HEARCONTAINERSREPLY']._serialized_start=1130
+  _globals['_HEARCONTAINERSREPLY']._serialized_end=1188
+  _globals['_CONTAINERBROKER']._serialized_start=1191
+  _globals['_CONTAINERBROKER']._serialized_end=1412
 # @@protoc_insertion_point(module_scope)

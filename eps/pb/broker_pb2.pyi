@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WantedContainer(_message.Message):
-    __slots__ = ("container_id", "role", "memory_mb", "vcores", "env")
+    __slots__ = ("container_id", "role", "memory_mb", "vcores", "env", "tier")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -20,12 +20,14 @@ class WantedContainer(_message.Message):
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
     VCORES_FIELD_NUMBER: _ClassVar[int]
     ENV_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     role: str
     memory_mb: int
     vcores: int
     env: _containers.ScalarMap[str, str]
-    def __init__(self, container_id: _Optional[str] = ..., role: _Optional[str] = ..., memory_mb: _Optional[int] = ..., vcores: _Optional[int] = ..., env: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    tier: str
+    def __init__(self, container_id: _Optional[str] = ..., role: _Optional[str] = ..., memory_mb: _Optional[int] = ..., vcores: _Optional[int] = ..., env: _Optional[_Mapping[str, str]] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class ContainerWish(_message.Message):
     __slots__ = ("number", "want", "release", "kill", "end_all")

@@ -161,15 +161,9 @@ class Containers(Table, frozen=True):
         "seconds; 1: all of them, 0: one of each",
         "PART",
     ] = 0.5
-    memory_mb: Annotated[
-        str,
-        "MB of a container, or by role: 1024,server=4096; by tier, as in reliable=2048, those of a worker and a server "
-        "together; default: their sum",
-        "N|ROLE=N|TIER=N",
-    ] = "1024,master=512"
-    vcores: Annotated[
-        str, "cores of a container: one number, or by role, as in 1,server=2, or by tier", "N|ROLE=N|TIER=N"
-    ] = "1"
+    #: Of a tier the number may be given, too; default: that of a worker and a server in sum.
+    memory_mb: Annotated[str, "MB of a container, or by role: 1024,server=4096", "N|ROLE=N"] = "1024,master=512"
+    vcores: Annotated[str, "cores of a container: one number, or by role, as in 1,server=2", "N|ROLE=N"] = "1"
     container_timeout_s: Annotated[
         float,
         Meta(ge=0),

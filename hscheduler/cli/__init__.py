@@ -29,14 +29,17 @@ checkpoints (default: one every 30 s; see checkpoint_every). If this command is 
 continues: --resume follows it again, or fetches its results.
 
 SPEC.toml has four sections. Relative paths start at its folder.
-  [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of each
-  worker, server and job master: container_vcores = 1 and container_memory = "4GiB".
+  [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of a
+  container: container_vcores = 1 and container_memory = "4GiB"; master_container = true counts
+  one for each job's master.
   [sweep] has trials, arrival, threshold, feedback_iteration, metric, direction (required unless
   metric is a loss), seed, ... Defaults: threshold = 0 (jobs in training: as many as fit the
   cluster), parallelism = 0 (no limit to the trials at once), trial_timeout_s = 0 (no limit),
   kill_restart_s = -1 (no minimum length of a restart under the policy kill).
   [space] has the settings to search, as in learning_rate = { loguniform = [1e-4, 1] }.
-  [job] has the settings of `eps run` shared by all trials.
+  [job] has the settings of `eps run` shared by all trials; with reliable = N, each of their
+  containers has a worker and a server.  Default of splits: three for each container of the
+  cluster, at least 12, at most 192.
 """
 
 _SWEEPS = """List the sweeps submitted to YARN from this machine whose results are not fetched yet.
@@ -140,12 +143,13 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     from eps import __version__
     from hscheduler.policies import POLICIES
+    from hscheduler.stopping import RULES
 
     raw, epilog = argparse.RawDescriptionHelpFormatter, f"{_EXAMPLES}\n{EXIT_CODES}"
     parser = CommandParser("hscheduler", description=_TEXT, epilog=epilog, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"hscheduler {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    names = ", ".join(POLICIES)
+    names, rules = ", ".join(POLICIES), ", ".join(RULES)
     sweep = commands.add_parser("sweep", help="run a sweep", description=_SWEEP, formatter_class=raw)
     sweep.add_argument("--policy", metavar="NAME", help=f"one of {names}; default: elastic")
     sweep.set_defaults(command="sweep:sweep")
@@ -182,6 +186,7 @@ def build_parser() -> argparse.ArgumentParser:
         "that of its application",
     )
     for each in (sweep, compare, simulate):
+        each.add_argument("--stop", metavar="RULE", help=f"stopping rule, replaces the file's; one of {rules}")
         each.add_argument("--trials", type=int, metavar="N", help="points to try; replaces the file's value")
         each.add_argument("--seed", type=int, metavar="N", help="random seed; replaces the file's value")
         each.add_argument("--report", metavar="PATH", help="write the report as JSON")
@@ -296,6 +301,9 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
     serve.add_argument("--on", metavar="NAME", help=_ON)
     serve.add_argument(
         "--threshold", type=int, metavar="N", help="most jobs in training; default: 0, as many as fit the cluster"
+    )
+    serve.add_argument(
+        "--stop", metavar="RULE", help="stopping rule, as of sweep, if a sweep sets none; default: the policy's"
     )
     serve.add_argument(
         "--feedback-iteration",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hscheduler.core.decisions import Decision
 from hscheduler.core.jobs import Badness, Direction, Job, badness
-from hscheduler.core.rungs import Rungs, Stopping
+from hscheduler.core.rungs import NO_RUNGS, Rungs, Stopping
 from hscheduler.core.training import Training
 
 #: The rank of a trial that ended without a result.
@@ -36,7 +36,7 @@ class Cohort:
         self.stopping = Stopping()
         #: When its trials give early feedback; 0: unknown.
         self.feedback_iteration = 0
-        self.rungs = Rungs()
+        self.rungs = NO_RUNGS
         #: Number of trials of the sweep; 0: unknown.
         self.trials = 0
         #: Number of trials that have arrived, refused ones included.
@@ -208,7 +208,7 @@ class Rule:
     #: run then go on.
     judge: Callable[[Cohort], Decision]
     #: Returns the rungs of a sweep; their end is that of the longest trial.
-    rungs: Callable[[Stopping], Rungs] = lambda stopping: Rungs()
+    rungs: Callable[[Stopping], Rungs] = lambda stopping: NO_RUNGS
     #: It pauses trials, which therefore need checkpoints at the rungs.
     pauses: bool = False
     #: It judges early feedback, too.

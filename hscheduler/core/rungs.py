@@ -46,3 +46,7 @@ class Rungs:
     def until(self, end: int) -> Rungs:
         """Return the rungs below ``end``; 0 is no limit."""
         return Rungs(self.first, self.eta, min(self.end or end, end or self.end))
+
+
+#: Those of a rule that judges at no iteration.
+NO_RUNGS = Rungs()

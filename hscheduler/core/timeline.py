@@ -59,8 +59,9 @@ class TrialRecord:
     resizes: int = 0
     #: (time, iteration, value of the metric) of each rung that it reached.
     rungs: list[tuple[float, int, float]] = field(default_factory=list)
-    #: How often the stopping rule paused it.
+    #: How often the stopping rule paused it, and whether it has not resumed since.
     pauses: int = 0
+    is_paused: bool = False
     #: Iterations beyond the rungs at which the rule stopped it; ``iteration`` does not count them.
     overshoot: int = field(default=0, compare=False)
     #: Completed iterations, and when they were reported.  These and ``speeds`` are not compared: a restarted scheduler
@@ -156,7 +157,7 @@ class Timeline:
                 curve=trial.curve.copy(),
                 speeds=dict(trial.speeds),
                 values=trial.values.copy(),
-                use=replace(trial.use),
+                use=replace(trial.use, steps=list(trial.use.steps)),
             )
             for job_id, trial in self.trials.items()
             if not sweep or trial.sweep == sweep
@@ -261,7 +262,8 @@ class Timeline:
                 trial = self.trials[job_id]
                 trial.use.start(containers)
                 trial.phase = Phase.STARTING
-                trial.restarts += resumes
+                trial.restarts += resumes and not trial.is_paused
+                trial.is_paused = False
                 if trial.started_s is None:
                     trial.started_s = now_s
             case e.GrowJob(job_id, containers):
@@ -270,8 +272,10 @@ class Timeline:
                 self.trials[job_id].use.shrink(now_s, names)
             case e.EndJob(job_id, restarts, _, after):
                 # A pause at a rung is no change of its size.
-                self.trials[job_id].use.stop(now_s, restarts and not after)
-                self.trials[job_id].pauses += bool(after)
+                trial = self.trials[job_id]
+                trial.use.stop(now_s, restarts and not after)
+                if after:
+                    trial.pauses, trial.is_paused = trial.pauses + 1, True
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why

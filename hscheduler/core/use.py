@@ -4,7 +4,7 @@ A container of a job
 
 - *computes* from the job's first complete iteration to its last one, while a member in it takes part;
 - *waits* while the job holds it and it does not compute: processes start, a change pauses the job, a restart is under
-  way, or the job ends.
+  way, or the job was ordered to end.
 
 A container that no job holds is *idle*.  All three are counted in core-seconds: seconds, times the container's cores.
 
@@ -34,17 +34,21 @@ class Use:
     since_s: float | None = None
     #: Seconds of pauses that its reports named.
     paused_s: float = 0.0
+    #: Whether it was ordered to end: what it computes until then is of no use.
+    is_stopped: bool = False
     #: Time of the order to stop, while the job restarts, and the seconds of all restarts so far.
     stopped_s: float | None = None
     stood_s: float = 0.0
     #: Seconds during which containers were added or removed, or the job restarted; and the begin of the current change.
     changed_s: float = 0.0
     changes_since_s: float | None = None
+    #: (time, cores that compute from then on) whenever that changed; pauses of changes are not in it.
+    steps: list[tuple[float, int]] = field(default_factory=list)
 
     def start(self, containers: Iterable[Container]) -> None:
         """Note the order to start the job in these containers; members take part with its first iteration."""
         self.there = {container.container_id: container.resources.vcores for container in containers}
-        self.joining, self.leaving = {}, set()
+        self.joining, self.leaving, self.is_stopped = {}, set(), False
 
     def grow(self, now_s: float, containers: Iterable[Container]) -> None:
         """Note the order to add members in these containers."""
@@ -62,6 +66,7 @@ class Use:
         failures = set(failed)
         self.there.update({name: cores for name, cores in self.joining.items() if name not in failures})
         self.joining = {}
+        self._note(now_s)
         self._look(now_s)
 
     def gone(self, now_s: float, containers: Iterable[str]) -> None:
@@ -71,6 +76,7 @@ class Use:
             self.there.pop(name, None)
             self.joining.pop(name, None)
             self.leaving.discard(name)
+        self._note(now_s)
         self._look(now_s)
 
     def kept(self, now_s: float, containers: Iterable[str]) -> None:
@@ -80,8 +86,11 @@ class Use:
 
     def iterated(self, now_s: float, ago_s: float = 0.0) -> None:
         """Note complete iterations: the job computes.  The first of them ended ``ago_s`` before this report."""
+        if self.is_stopped:
+            return
         if self.since_s is None:
             self.since_s = now_s - ago_s if self.stopped_s is None else max(now_s - ago_s, self.stopped_s)
+            self._note(self.since_s)
         if self.stopped_s is not None:
             self.stood_s += self.since_s - self.stopped_s
             self.stopped_s = None
@@ -96,7 +105,8 @@ class Use:
     def stop(self, now_s: float, restarts: bool) -> None:
         """Note the order to end the job; it computes until then."""
         self._count(now_s)
-        self.since_s = None
+        self.since_s, self.is_stopped = None, True
+        self._note(now_s)
         if restarts and self.stopped_s is None:
             self.stopped_s = now_s
         elif not restarts and self.stopped_s is not None:
@@ -114,7 +124,9 @@ class Use:
         pause_s : float
             Seconds that changes of size paused it, restarts included, by its own report; 0.0: noted by :meth:`paused`.
         """
+        last_s = now_s if self.since_s is None else self.since_s
         self.since_s, self.there, self.joining, self.leaving = None, {}, {}, set()
+        self._note(last_s)
         # Reports of later attempts count the pauses of earlier ones again.
         new_s = pause_s - self.stood_s - self.paused_s
         if new_s > 0 and self.ran_s:
@@ -128,6 +140,11 @@ class Use:
             self.computed_s += (now_s - self.since_s) * sum(self.there.values())
             self.ran_s += now_s - self.since_s
             self.since_s = now_s
+
+    def _note(self, at_s: float) -> None:
+        cores = 0 if self.since_s is None else sum(self.there.values())
+        if cores != (self.steps[-1][1] if self.steps else 0):
+            self.steps.append((at_s, cores))
 
     def _look(self, now_s: float) -> None:
         """Begin or end a change of the job's size."""

@@ -38,6 +38,7 @@ from eps.storage.atomic import read_json
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
+from hscheduler.core.rungs import NO_RUNGS, Rungs
 from hscheduler.live import job_state
 from hscheduler.live.job_state import Action, HistoryReader, JobState, Seat
 
@@ -141,6 +142,8 @@ class LiveJob:
         Takes events, from any thread.
     restart_s : float, seconds
         A declared delay of a restart, from the order to end until the end is reported; 0.0 adds no delay.
+    rungs : Rungs
+        Iterations at which the stopping rule judges the job.
     """
 
     def __init__(
@@ -151,12 +154,14 @@ class LiveJob:
         feedback_iteration: int,
         say: Callable[[e.Event], None],
         restart_s: float = 0.0,
+        rungs: Rungs = NO_RUNGS,
     ) -> None:
         self.name = launch.name
         #: The job's own report, once it has ended.
         self.report: dict[str, Any] | None = None
         self._launch, self._say, self._restart_s = launch, say, restart_s
-        self._state = JobState(job_id, launch.name, HistoryReader(job_id, metric, feedback_iteration), launch.hosts)
+        reading = HistoryReader(job_id, metric, feedback_iteration, rungs)
+        self._state = JobState(job_id, launch.name, reading, launch.hosts)
         self._end_timeout_s = END_TIMEOUT_S if launch.spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
         self._news: SimpleQueue[_News | None] = SimpleQueue()
         self._job: Job | None = None
@@ -179,7 +184,9 @@ class LiveJob:
         """
         self._news.put((number, order))
 
-    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+    def restore(
+        self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool, num_rungs: int = 0
+    ) -> None:
         """Attach to a job that another process may have started; call this before any order.
 
         Parameters
@@ -192,8 +199,10 @@ class LiveJob:
             Its early feedback is known.
         has_started : bool
             The job has started; else an order to start it follows.
+        num_rungs : int
+            How many rungs it has reached, as far as is known.
         """
-        self._news.put(partial(self._state.restore, iteration, seats, has_feedback, has_started))
+        self._news.put(partial(self._state.restore, iteration, seats, has_feedback, has_started, num_rungs))
 
     @property
     def is_alive(self) -> bool:
@@ -248,8 +257,9 @@ class LiveJob:
 
     def _act(self) -> float | None:
         """Carry out the next action; return how long to wait for news, None for as long as it takes."""
+        left_s = self._state.pause_left_s(time.monotonic())
         if (action := self._state.next_action()) is None:
-            return None
+            return left_s
         self._carry_out(action)
         return _PAUSE_S if isinstance(action, job_state.Poll) else 0.0
 

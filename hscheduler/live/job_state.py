@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -25,8 +26,11 @@ from eps.storage.record import SUPERVISOR_KILLED
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
+from hscheduler.core.rungs import NO_RUNGS, Rungs
 from hscheduler.reports.history import feedback_of, number, some_losses, some_values
 
+#: How long a job that is to pause may wait for the checkpoint of its rung, seconds; then it pauses with an earlier one.
+PAUSE_LIMIT_S = 10.0
 #: Attempts to request a change whose outcome is unknown.
 _MOST_TRIES = 3
 _PHASES = {"finished": Phase.FINISHED, "killed": Phase.KILLED}
@@ -222,21 +226,36 @@ class HistoryReader:
     metric : str
         ``loss``, or a metric of the test data as the report's history names it.
     feedback_iteration : int
+    rungs : Rungs
+        Iterations at which the stopping rule judges the job.
     """
 
-    def __init__(self, job_id: str, metric: str, feedback_iteration: int) -> None:
+    def __init__(self, job_id: str, metric: str, feedback_iteration: int, rungs: Rungs = NO_RUNGS) -> None:
         self._job_id, self._metric, self._feedback_iteration = job_id, metric, feedback_iteration
+        self._rungs = rungs
+        #: The number of the next rung.
+        self._next_rung = 0
+        #: Values at rungs, by iteration; a paused job reports those again that it passed before it stopped.
+        self._values: dict[int, float] = {}
         self.has_feedback = False
         #: The last clock that was read.
         self.seen_clock = -1
         #: End of the last clock that was read of this attempt, in seconds; NaN before the first.
         self._seen_s = math.nan
 
-    def restore(self, iteration: int, has_feedback: bool) -> None:
+    def restore(self, iteration: int, has_feedback: bool, num_rungs: int = 0) -> None:
         """Resume from the state that another process recorded."""
-        self.has_feedback = has_feedback
-        # Without feedback, read the history again from its start: the feedback may be in a part that was read before.
-        self.seen_clock = iteration - 1 if has_feedback else -1
+        self.has_feedback, self._next_rung = has_feedback, num_rungs
+        # Read the history again from where feedback or a rung is missing: that part may have been read before.
+        rung = self._rungs.at(num_rungs)
+        seen = iteration if rung is None else min(iteration, rung - 1)
+        self.seen_clock = seen - 1 if has_feedback else -1
+
+    def rewind(self, rung: int) -> None:
+        """Return to a rung, in iterations: the job resumes from there and reports what follows again."""
+        while self._next_rung and (self._rungs.at(self._next_rung - 1) or 0) > rung:
+            self._next_rung -= 1
+        self.seen_clock = min(self.seen_clock, rung - 1)
 
     def attempt_started(self) -> None:
         """Note that an attempt of the job starts."""
@@ -272,6 +291,21 @@ class HistoryReader:
                     self.has_feedback = True
                     return [e.FeedbackGiven(self._job_id, value)]
         return []
+
+    def reached(self, history: Sequence[dict[str, Any]]) -> list[e.Event]:
+        """Return the rungs that the job has reached.  Raises TrainingError if the history has no such metric."""
+        said: list[e.Event] = []
+        for entry in history:
+            # Test data may be evaluated later than the rung.
+            while (rung := self._rungs.at(self._next_rung)) is not None and entry["clock"] + 1 >= rung:
+                value = self._values.get(rung)
+                value = feedback_of(entry, self._metric) if value is None else value
+                if value is None:
+                    break
+                self._values[rung] = value
+                self._next_rung += 1
+                said.append(e.RungReached(self._job_id, rung, value))
+        return said
 
     def ends_with(self, history: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
         """Return the early feedback, if it is not known yet, and the final value of a job that finished."""
@@ -548,6 +582,10 @@ class JobState:
         self.resize = Resize(job_id, name, self.places, hosts)
         #: Why the job is to end; empty while it is not.
         self._why = ""
+        #: It is to end once it has a checkpoint of this iteration or a later one; 0: at once.
+        self._pauses_at = 0
+        #: When it ends at the latest, seconds.
+        self._pause_limit_s = 0.0
         #: An unexpected error ended the job: it has failed, even if its report says otherwise.
         self._gave_up = False
         #: A previous scheduler process may have carried out its first order.
@@ -556,6 +594,8 @@ class JobState:
         #: job may request others while it starts.  Its status shows them once it trains.
         self._unplaced: Mapping[Role, Sequence[str]] = {}
         self._has_iterated = False
+        #: The rung, in iterations, from which a paused job resumes; 0: it was not paused.
+        self._resumes_at = 0
 
     @property
     def pause_s(self) -> float:
@@ -564,9 +604,11 @@ class JobState:
 
     # ---- orders
 
-    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+    def restore(
+        self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool, num_rungs: int = 0
+    ) -> None:
         """Resume a job that another process may have started; see :meth:`hscheduler.live.job.LiveJob.restore`."""
-        self.reading.restore(iteration, has_feedback)
+        self.reading.restore(iteration, has_feedback, num_rungs)
         self.resize.last_clock = iteration
         self.places.set(seats)
         self._may_be_there = True
@@ -579,7 +621,11 @@ class JobState:
             self._orders.append((number, order))
         elif self.stage is not Stage.IDLE or self._is_to_start():
             self._why = order.why
-            self._standstill.stop_ordered(order.restarts, now_s)
+            self._pauses_at, self._pause_limit_s = order.after, now_s + PAUSE_LIMIT_S
+            # A pause is no standstill: others use its containers.
+            self._standstill.stop_ordered(order.restarts and not order.after, now_s)
+        if isinstance(order, e.EndJob) and order.after:
+            self._resumes_at = order.after
 
     def end(self, why: str) -> None:
         """End the job, if it runs or is about to start."""
@@ -591,9 +637,19 @@ class JobState:
         """Whether the job does not run and no order is open."""
         return self.stage is Stage.IDLE and not self._orders
 
+    def pause_left_s(self, now_s: float) -> float | None:
+        """Return how long a job that pauses may wait for its checkpoint; None if it does not wait."""
+        if not self._pauses_at:
+            return None
+        left_s = self._pause_limit_s - now_s
+        if left_s <= 0:
+            # It resumes from an earlier checkpoint.
+            self._pauses_at = 0
+        return max(0.0, left_s)
+
     def next_action(self) -> Action | None:
         """Return the next action, or None."""
-        if self._why and self.stage in (Stage.WAITS, Stage.TRAINS):
+        if self._why and not self._pauses_at and self.stage in (Stage.WAITS, Stage.TRAINS):
             # Kill at once: a change would wait for the end of the current iteration.
             self.stage = Stage.ENDS
             self.resize.drop()
@@ -631,6 +687,9 @@ class JobState:
         """Note that the job was started, or found running; return events."""
         self.stage, self._has_iterated, self._gave_up = Stage.WAITS, False, False
         self._may_be_there = False
+        if self._resumes_at and isinstance(start, Start):
+            self.reading.rewind(self._resumes_at)
+            self._resumes_at = 0
         self.reading.attempt_started()
         self._standstill.attempt_started()
         is_new = isinstance(start, Start) and (start.resumes or self._hosts)
@@ -671,6 +730,9 @@ class JobState:
             said.append(e.JobStarted(self._job_id))
         if self.stage is not Stage.WAITS:
             said += taken_of(self._job_id, self.places, status)
+        latest = (status.get("checkpoints") or {}).get("latest_clock")
+        if latest is not None and latest >= self._pauses_at:
+            self._pauses_at = 0
         if history:
             if not self._has_iterated:
                 self._has_iterated = True
@@ -678,6 +740,7 @@ class JobState:
             said.append(self.reading.iterated(history, self.resize.last_clock))
             try:
                 said += self.reading.feedback(history)
+                said += self.reading.reached(history)
             except TrainingError as error:
                 self.give_up(str(error))
         return said
@@ -706,7 +769,12 @@ class JobState:
         history = report["history"]
         unseen = [entry for entry in history if entry["clock"] > self.reading.seen_clock]
         # The job may have ended before its history was read.
-        said: list[e.Event] = [self.reading.iterated(unseen, self.resize.last_clock)] if unseen else []
+        said: list[e.Event] = []
+        if unseen:
+            said.append(self.reading.iterated(unseen, self.resize.last_clock))
+            # If the metric is missing, the end without feedback tells.
+            with suppress(TrainingError):
+                said += self.reading.reached(unseen)
         feedback, loss = self.reading.ends_with(history) if phase is Phase.FINISHED else (None, None)
         why = self._why or str(report.get("reason") or "")
         return [*said, *self._end(phase, why, feedback, loss, now_s)]
@@ -720,7 +788,7 @@ class JobState:
     def _end(self, phase: Phase, why: str, feedback: float | None, loss: float | None, now_s: float) -> list[e.Event]:
         if phase is not Phase.KILLED or self._standstill.since_stop_s(now_s) is None:
             self._standstill.over(now_s)
-        self.stage, self._why = Stage.IDLE, ""
+        self.stage, self._why, self._pauses_at = Stage.IDLE, "", 0
         self.resize.drop()
         return [e.JobEnded(self._job_id, phase, why, feedback, loss, self.pause_s)]
 

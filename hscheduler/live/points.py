@@ -9,7 +9,7 @@ Source: EPS §6 (Hyperopt generates the jobs).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from random import Random
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from hscheduler.core.jobs import Direction
 from hscheduler.spec import Dimension, Spec
 
 Point = dict[str, Any]
+#: (iteration, value) at rungs.
+Rungs = Sequence[tuple[int, float]]
 
 
 class Points(Protocol):
@@ -38,16 +40,18 @@ class Points(Protocol):
     def restore(self, job_id: str, point: Point) -> None:
         """Register a trial that an earlier source of the same kind suggested."""
 
-    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Tell the result of a trial, once.
 
         Parameters
         ----------
         job_id : str
         loss : float, optional
-            Its final loss, or its early feedback if it was killed; None if it failed.
+            Its final loss; if it was killed, its value at its last rung, or its early feedback; None if it failed.
         killed : bool
-            The policy ended it because of its early feedback.
+            The stopping rule ended it.
+        rungs : sequence
+            (iteration, value) at each rung that it reached.
         """
 
 
@@ -65,7 +69,7 @@ class GivenPoints:
         """Skip a point."""
         next(self._points)
 
-    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Ignore the result."""
 
 
@@ -138,8 +142,12 @@ class TpePoints:
         self._trials.refresh()
         self._documents[job_id] = tid
 
-    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
-        """Tell Hyperopt a loss, also that of a killed trial; a failed trial has none, and Hyperopt ignores it."""
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
+        """Tell Hyperopt a loss, also that of a killed trial; a failed trial has none, and Hyperopt ignores it.
+
+        Hyperopt has no state for a trial that was stopped.  ``STATUS_FAIL`` would hide from it that the point is bad,
+        so such a trial is complete, with the last value known; Ray Tune does the same.
+        """
         known = loss is not None and not math.isnan(loss)
         for document in self._trials._dynamic_trials:
             if document["tid"] == self._documents[job_id]:
@@ -206,11 +214,16 @@ class OptunaPoints:
         self.study.enqueue_trial(dict(point))
         self.ask(job_id)
 
-    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
-        """Tell the study the result of a trial; a missing or NaN loss is a failure."""
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
+        """Tell the study the result of a trial; a missing or NaN loss is a failure.
+
+        Values at rungs are intermediate values.  A trial that the stopping rule ended is pruned.
+        """
         trial = self._trials.pop(job_id)
+        for iteration, value in rungs:
+            trial.report(value, step=iteration)
         if killed:
-            if loss is not None:
+            if loss is not None and not rungs:
                 trial.report(loss, step=self._feedback_iteration)
             self.study.tell(trial, state=self._states.PRUNED)
         elif loss is None or math.isnan(loss):

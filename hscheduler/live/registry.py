@@ -87,8 +87,11 @@ class Registry:
                 self.submissions[job_id].feedback = feedback
         for command in commands:
             match command:
-                case e.EndJob(job_id, restarts, _):
+                case e.EndJob(job_id, restarts, _, after):
                     self.submissions[job_id].is_stopped = not restarts and job_id not in self.cancelled
+                    self.submissions[job_id].is_paused = after > 0
+                case e.StartJob(job_id):
+                    self.submissions[job_id].is_paused = False
                 case e.JobOver(job_id, phase, why):
                     self._over(self.submissions[job_id], phase, why)
         return commands, orders
@@ -97,7 +100,12 @@ class Registry:
         job = self.state.jobs.get(submission.job_id)
         if job is not None:
             submission.loss = job.loss
-        submission.why = why
+            rungs = self.state.rungs(job)
+            submission.rungs = [(rungs.at(number) or 0, value) for number, value in enumerate(job.rungs)]
+            # A paused job ends without an order.
+            is_ended_paused = job.stopped_at is not None and submission.is_paused
+            submission.is_stopped |= is_ended_paused and submission.job_id not in self.cancelled
+        submission.why, submission.is_paused = why, False
         submission.end(phase)
 
     # ---- the snapshot of a record, and its table of ended jobs

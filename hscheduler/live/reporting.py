@@ -75,7 +75,14 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         began_s=scheduler.registry.opened_s.get(sweep, 0.0),
         spec=spec,
         iterations={each.job_id: each.spec.iterations for each in seen.jobs},
+        stop=_asked_rule(scheduler, sweep) or scheduler.settings.stop,
     )
+
+
+def _asked_rule(scheduler: LiveScheduler, sweep: str) -> str:
+    """Return the stopping rule that a sweep names; empty if it names none."""
+    opened = scheduler.registry.sweeps.get(sweep)
+    return "" if opened is None else opened.stopping.rule
 
 
 def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:

@@ -50,6 +50,8 @@ _T = TypeVar("_T")
 
 #: Interval of the checkpoints of jobs that a policy may stop and resume, unless they set one.
 CHECKPOINT_EVERY = "1s"
+#: Checkpoints from one rung to the next, for a policy that restarts jobs.
+MOST_BETWEEN_RUNGS = 10
 #: Jobs that are ended in parallel; more would not free a host sooner.
 MOST_ENDED_AT_ONCE = 16
 #: Duration of a restart, for policies that weigh it: until the job has ended, if no delay is declared, and from there
@@ -103,6 +105,20 @@ def end_all(ends: Sequence[Callable[[], None]]) -> None:
                 logger.error("a job could not be ended", exc_info=error)
 
 
+def checkpoint_interval(first_rung: int, *, restarts: bool) -> str:
+    """Return the interval of checkpoints with one at each rung, since rungs are multiples of the first one.
+
+    Parameters
+    ----------
+    first_rung : int, iterations
+    restarts : bool
+        The policy restarts jobs, too, from their latest checkpoint: take more of them, :data:`MOST_BETWEEN_RUNGS` or
+        fewer between two rungs.
+    """
+    least = -(-first_rung // MOST_BETWEEN_RUNGS) if restarts else first_rung
+    return str(next(every for every in range(least, first_rung + 1) if first_rung % every == 0))
+
+
 class Fleet:
     """The jobs of one scheduler.  All methods but :meth:`close` run on the scheduler's thread.
 
@@ -142,7 +158,8 @@ class Fleet:
         # Containers that it has released since the last MembersFound belong to other jobs.
         roles = {container.container_id: container.role for container in registry.state.ledger.of_job(job_id)}
         seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
-        live.restore(job.iteration, seats, job.feedback is not None, outstanding.has_started(job_id))
+        has_started, num_rungs = outstanding.has_started(job_id), len(job.rungs)
+        live.restore(job.iteration, seats, job.feedback is not None, has_started, num_rungs)
         for number, order in outstanding.of(job_id):
             live.obey(number, order)
 
@@ -211,8 +228,11 @@ class Fleet:
     def _live(self, registry: Registry, submission: Submission) -> LiveJob:
         settings = self._settings
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
-        if needs_of(POLICIES[settings.policy]).checkpoints and not spec.checkpoint_every:
-            spec = spec.with_settings(checkpoint_every=CHECKPOINT_EVERY)
+        state, job = registry.state, registry.state.jobs[submission.job_id]
+        restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
+        if (restarts or pauses) and not spec.checkpoint_every:
+            every = checkpoint_interval(state.rungs(job).first, restarts=restarts) if pauses else CHECKPOINT_EVERY
+            spec = spec.with_settings(checkpoint_every=every)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = f"H-scheduler {self._tag}"
         return LiveJob(
@@ -222,6 +242,7 @@ class Fleet:
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,
             settings.restart_s,
+            state.rungs(job),
         )
 
 

@@ -40,6 +40,10 @@ class Submission:
     loss: float | None = None
     #: Its metric at the feedback iteration; None before.
     feedback: float | None = None
+    #: (iteration, metric) at each rung that it reached; known at its end.
+    rungs: list[tuple[int, float]] = field(default_factory=list)
+    #: Whether the stopping rule has paused it.
+    is_paused: bool = False
     #: The job's own report, if it ran and ended; see :func:`hscheduler.live.job_results.own_report`.
     report: dict[str, Any] | None = None
     #: Whether its processes have ever run.
@@ -69,6 +73,11 @@ class Submission:
         """Wake the threads that wait for the end, also if the scheduler ended and will not report it."""
         self._over.set()
 
+    @property
+    def stopped_with(self) -> float | None:
+        """Its latest metric that a stopping rule has seen: at its last rung, else its early feedback."""
+        return self.rungs[-1][1] if self.rungs else self.feedback
+
     def values(self) -> dict[str, Any]:
         """Return everything but the report, as JSON values; see :meth:`of_values`."""
         known = {name: getattr(self, name) for name in ("job_id", "sweep", "why", "has_started", "is_stopped")}
@@ -77,6 +86,7 @@ class Submission:
             **known,
             **{name: None if value is None else spelt(value) for name, value in numbers.items()},
             **self.details(),
+            "rungs": [[iteration, spelt(value)] for iteration, value in self.rungs],
             "phase": self.phase,
             "iteration": self.iteration,
             "arrived_s": self.arrived_s,
@@ -94,6 +104,7 @@ class Submission:
         known = {**values, "phase": None, "spec": JobSpec.from_dict(values["spec"], "record")}
         for name in ("loss", "feedback"):
             known[name] = None if values[name] is None else float(values[name])
+        known["rungs"] = [(int(iteration), float(value)) for iteration, value in values.get("rungs", ())]
         found = cls(**known)
         if values["phase"] is not None:
             found.end(Phase(values["phase"]))

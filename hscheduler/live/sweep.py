@@ -6,6 +6,7 @@ is real.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from dataclasses import dataclass, field
 from random import Random
@@ -163,7 +164,8 @@ class Sweep:
             if over >= self._most:
                 return
             left_s = _LOOK_S
-            if self._may_submit(over):
+            paused = sum(trial.attempts[-1].is_paused for trial in self._trials)
+            if self._may_submit(over + paused):
                 left_s = began_s + due_s - scheduler.now_s()
                 if left_s <= 0:
                     due_s = next(self._arrivals)
@@ -221,9 +223,10 @@ class Sweep:
         """Return the trial that a job is an attempt of."""
         return self._trial_of.get(job_id, job_id)
 
-    def _may_submit(self, over: int) -> bool:
+    def _may_submit(self, resting: int) -> bool:
+        """Return whether another trial may arrive; ``resting`` is the number of those that are over or paused."""
         submitted, limit = len(self._trials), self.spec.sweep.parallelism
-        return submitted < self._most and (not limit or submitted - over < limit)
+        return submitted < self._most and (not limit or submitted - resting < limit)
 
     def _submit(self, scheduler: LiveScheduler) -> None:
         job_id = trial_id(self._name, len(self._trials) + 1)
@@ -231,6 +234,8 @@ class Sweep:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration:
             self._most = len(self._trials)
+            # Its stopping rule must not wait for more.
+            scheduler.open_sweep(dataclasses.replace(opened_of(self.spec, self._name), trials=self._most))
             return
         try:
             trial = _Trial(job_id, self.spec.job_spec(point))
@@ -266,7 +271,8 @@ class Sweep:
         else:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
-            self._source.tell(trial.job_id, submission.feedback if killed else submission.loss, killed)
+            value = submission.stopped_with if killed else submission.loss
+            self._source.tell(trial.job_id, value, killed, submission.rungs)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
@@ -275,5 +281,5 @@ class Sweep:
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:
             self._on_event(now_s, event, commands)
-        if any(isinstance(command, e.JobOver) for command in commands):
+        if any(isinstance(command, e.JobOver | e.EndJob) for command in commands):
             self.wake()

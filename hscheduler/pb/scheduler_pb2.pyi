@@ -7,18 +7,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenSweepRequest(_message.Message):
-    __slots__ = ("sweep", "direction", "threshold", "metric", "feedback_iteration")
+    __slots__ = ("sweep", "direction", "threshold", "metric", "feedback_iteration", "stop", "eta", "grace_iterations", "max_iterations", "trials")
     SWEEP_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     METRIC_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_ITERATION_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ETA_FIELD_NUMBER: _ClassVar[int]
+    GRACE_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
     sweep: str
     direction: str
     threshold: int
     metric: str
     feedback_iteration: int
-    def __init__(self, sweep: _Optional[str] = ..., direction: _Optional[str] = ..., threshold: _Optional[int] = ..., metric: _Optional[str] = ..., feedback_iteration: _Optional[int] = ...) -> None: ...
+    stop: str
+    eta: int
+    grace_iterations: int
+    max_iterations: int
+    trials: int
+    def __init__(self, sweep: _Optional[str] = ..., direction: _Optional[str] = ..., threshold: _Optional[int] = ..., metric: _Optional[str] = ..., feedback_iteration: _Optional[int] = ..., stop: _Optional[str] = ..., eta: _Optional[int] = ..., grace_iterations: _Optional[int] = ..., max_iterations: _Optional[int] = ..., trials: _Optional[int] = ...) -> None: ...
 
 class OpenSweepReply(_message.Message):
     __slots__ = ()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
-from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start, needs_of
+from hscheduler.core.decisions import Action, Grow, Kill, Restart, Shrink, Start, needs_of
 from hscheduler.core.jobs import Direction, Phase, best, end_text
 from hscheduler.core.resources import Role
 from hscheduler.core.thinned import Thinned
@@ -42,6 +42,7 @@ def report(
     began_s: float = 0.0,
     spec: Spec | None = None,
     iterations: Mapping[str, int] | None = None,
+    stop: str = "",
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
@@ -77,6 +78,8 @@ def report(
         The sweep's settings, to include in the report.
     iterations : mapping, optional
         Job -> its number of iterations; without it, the evaluation of final parameters counts as one.
+    stop : str
+        The stopping rule, if a scheduler has one for sweeps that name none; empty: the sweep's, else the policy's.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
@@ -105,8 +108,8 @@ def report(
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
-        "stop": _rule(policy, spec),
-        "overshoot_iterations": sum(job.overshoot for job in records.values()),
+        "stop": stop or _rule(policy, spec),
+        "overshoot": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
         **_uses(record, records.values(), end_s, spec),
         "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
@@ -116,7 +119,7 @@ def report(
         "resources": {"leaked": leaked},
         "trials": [
             {
-                **_trial(trial, losses, points, waiting),
+                **_trial(trial, losses, points, waiting, _cores(spec)),
                 "name": names.get(trial.job_id, ""),
                 "attempts": [_attempt(job) for job in tried[trial.job_id]],
             }
@@ -131,6 +134,11 @@ def report(
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": _decisions(record, records, sweep, began_s),
     }
+
+
+def _cores(spec: Spec | None) -> int:
+    """Return the cores of a container; 1 if its size is unknown."""
+    return 1 if spec is None else spec.cluster.container_vcores
 
 
 def _rule(policy: str, spec: Spec | None) -> str:
@@ -149,7 +157,7 @@ def _uses(record: Timeline, jobs: Iterable[TrialRecord], end_s: float, spec: Spe
     computed_s = sum(job.use.computed_s for job in jobs)
     useful, held = computed_s / of_sweep_s, held_s / all_s
     waiting = max(0.0, held - useful)
-    cores = 1 if spec is None else spec.cluster.container_vcores
+    cores = _cores(spec)
     return {
         "useful_share": round(useful, _DIGITS),
         "waiting_share": round(waiting, _DIGITS),
@@ -187,6 +195,8 @@ def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, 
         if not sweep or not decision.jobs or not trials.keys().isdisjoint(decision.jobs)
     ]
     known = {decision["sentence"] for decision in decided}
+    # A decision about several jobs has a reason for each.
+    known |= {each.why for decision in record.decisions for each in decision.actions if isinstance(each, Kill)}
     ended = [
         {
             "at_s": _seconds(trial.finished_s),
@@ -219,6 +229,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
         curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
         rungs=[(at_s - began_s, iteration, value) for at_s, iteration, value in trial.rungs],
+        use=replace(trial.use, steps=[(at_s - began_s, cores) for at_s, cores in trial.use.steps]),
         values=trial.values.mapped(lambda point: (point[0] - began_s, *point[1:])),
     )
 
@@ -276,7 +287,11 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         resizes=sum(job.resizes for job in jobs),
         pauses=sum(job.pauses for job in jobs),
         overshoot=sum(job.overshoot for job in jobs),
-        use=Use(computed_s=sum(job.use.computed_s for job in jobs), changed_s=sum(job.use.changed_s for job in jobs)),
+        use=Use(
+            computed_s=sum(job.use.computed_s for job in jobs),
+            changed_s=sum(job.use.changed_s for job in jobs),
+            steps=[step for job in jobs for step in job.use.steps],
+        ),
     )
 
 
@@ -295,6 +310,7 @@ def _trial(
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
     waiting: Mapping[str, str],
+    cores: int,
 ) -> dict[str, Any]:
     return {
         "job_id": trial.job_id,
@@ -315,8 +331,9 @@ def _trial(
         "values": _curve(trial.values),
         "rungs": [[_seconds(at_s), iteration, _finite(value)] for at_s, iteration, value in trial.rungs],
         "pauses": trial.pauses,
-        "overshoot_iterations": trial.overshoot,
-        "container_s": _seconds(trial.use.computed_s),
+        "overshoot": trial.overshoot,
+        "container_s": _seconds(trial.use.computed_s / cores),
+        "computing": [[_seconds(at_s), number / cores] for at_s, number in trial.use.steps],
         "resizes": trial.resizes,
         "iterations": trial.iteration,
         "last_iteration_s": _seconds(trial.last_iteration_s),

@@ -83,6 +83,11 @@ class SchedulerClient:
                 threshold=opened.threshold or 0,
                 metric=opened.metric,
                 feedback_iteration=opened.feedback_iteration,
+                stop=opened.stopping.rule,
+                eta=opened.stopping.eta,
+                grace_iterations=opened.stopping.grace_iterations,
+                max_iterations=opened.stopping.max_iterations,
+                trials=opened.trials,
             ),
             f"open sweep {opened.sweep}",
         )
@@ -264,6 +269,8 @@ def _updated(submission: Submission, values: Mapping[str, Any]) -> Submission:
     submission.why, submission.is_stopped = values["why"], values["is_stopped"]
     submission.has_started = values["has_started"]
     submission.loss, submission.feedback = number(values["loss"]), number(values["feedback"])
+    submission.is_paused = values.get("is_paused", False)
+    submission.rungs = [(int(iteration), float(value)) for iteration, value in values.get("rungs", ())]
     submission.report = values.get("report")
     if values["is_over"]:
         submission.end(Phase(values["phase"]))

@@ -17,6 +17,7 @@ from eps.errors import ConfigError, StorageError
 from eps.job.client import Job
 from eps.net.calls.call import serve, stop
 from eps.storage.jobdir import list_jobs
+from hscheduler.core.rungs import DEFAULT
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, do_nothing
 from hscheduler.live.placement import runs_on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
@@ -29,7 +30,7 @@ from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer, Take
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
-from hscheduler.spec import ClusterSpec
+from hscheduler.spec import ClusterSpec, checked_stopping
 from hscheduler.yarn.nodes import Machine
 
 #: Most concurrent calls and streams; more are rejected.
@@ -47,6 +48,7 @@ class ServiceSettings:
     memory: str | None = None
     seed: int | None = None
     threshold: int | None = None
+    stop: str | None = None
     feedback_iteration: int | None = None
     kill_restart_s: float | None = None
     #: Settings of every job; see :class:`~hscheduler.live.scheduler.LiveSettings`.
@@ -61,6 +63,7 @@ class ServiceSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
+        checked_stopping(self.stop or "", DEFAULT.eta, 0, 0)
 
     def cluster(self, header: Header | None) -> ClusterSpec:
         """Return the cluster; a setting that is None keeps its value in the record."""
@@ -96,6 +99,7 @@ class ServiceSettings:
             restart_s=was.restart_s if self.kill_restart_s is None else self.kill_restart_s,
             threshold=was.threshold if self.threshold is None else (self.threshold or None),
             job_settings=was.job_settings if self.job_settings is None else self.job_settings,
+            stop=was.stop if self.stop is None else self.stop,
         )
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
+from hscheduler.core.rungs import DEFAULT
 from hscheduler.live.job_results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
@@ -23,7 +25,7 @@ from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.observer import NewsBoard
 from hscheduler.service.sweeps import ALONE, Sweeps
-from hscheduler.spec import ClusterSpec, request_of
+from hscheduler.spec import ClusterSpec, checked_stopping, request_of
 
 #: Seconds after which a waiting call checks that its client is still connected.
 CHECK_S = 0.5
@@ -65,13 +67,17 @@ class SchedulerService(HSchedulerServicer):
             request.threshold or None,
             request.metric,
             request.feedback_iteration,
+            checked_stopping(
+                request.stop, request.eta or DEFAULT.eta, request.grace_iterations, request.max_iterations
+            ),
+            request.trials,
         )
         self._check_takes_jobs(request.sweep)
         self._scheduler.check_room()
         before = self._scheduler.registry.sweeps.get(request.sweep)
-        if before is not None and before != opened:
+        if before is not None and replace(before, trials=opened.trials) != opened:
             raise ConfigError(f"sweep {request.sweep!r} was opened with other settings before: use another name")
-        if before is None:
+        if before != opened:
             self._scheduler.open_sweep(opened)
             self._settle()
         return pb.OpenSweepReply()
@@ -100,7 +106,9 @@ class SchedulerService(HSchedulerServicer):
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
         """Return a job; with ``wait_s`` wait for its end first."""
         found = self._found(request.job_id)
-        self._wait_for(lambda: found.is_over, found.wait, request.wait_s, context)
+        was_paused = found.is_paused
+        # A pause is news, too: the client may submit another job meanwhile.
+        self._wait_for(lambda: found.is_over or found.is_paused != was_paused, found.wait, request.wait_s, context)
         # Decisions may be large, and callers that wait for the end do not need them.
         return self._job_reply(found, with_decisions=not request.wait_s)
 
@@ -281,6 +289,8 @@ class SchedulerService(HSchedulerServicer):
             "why": submission.why or (job.why if job is not None else ""),
             "is_over": submission.is_over,
             "is_stopped": submission.is_stopped,
+            "is_paused": submission.is_paused,
+            "rungs": [[iteration, spelt(value)] for iteration, value in submission.rungs],
             "has_started": submission.has_started,
             "on": self._scheduler.settings.job_settings.get("on", submission.spec.on),
             "loss": None if submission.loss is None else spelt(submission.loss),

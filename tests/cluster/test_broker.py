@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from eps.cluster.api import Allocated, ContainerRequest, EvictionWarning, Exited, Running
-from eps.cluster.broker.share import ReleaseContainer, WantContainer
+from eps.cluster.broker.calls import wish_from_pb, wish_to_pb
+from eps.cluster.broker.share import ReleaseContainer, Share, WantContainer
+from eps.cluster.container import ROLE
 from eps.errors import ConfigError, PeerUnavailableError, ResourceError, TakenOverError
 from eps.system.waits import wait_for
 from tests.contract.test_resources_contract import FAST, collect, running
@@ -51,6 +53,15 @@ def test_only_the_jobs_own_folder_leads_to_its_containers(two: BrokeredYarn) -> 
     with pytest.raises(PeerUnavailableError):
         line.open("a session")
     line.close()
+
+
+def test_a_container_that_hosts_a_worker_and_a_server_is_one_of_its_tier_in_the_application() -> None:
+    request = ContainerRequest("c-1", "server+worker", 512, 1, {"A": "b"}, tier="reliable")
+    assert wish_from_pb(wish_to_pb(1, WantContainer(request))) == WantContainer(request)
+    share = Share("one", lambda: "a-1", lambda kind: f"one/{kind}")
+    (order,) = share.take(WantContainer(request))
+    assert isinstance(order, WantContainer) and order.request.kind == "one/reliable"
+    assert order.request.env[ROLE] == "server+worker", "both begin in its process"
 
 
 def test_nothing_is_asked_for_beyond_what_the_scheduler_grants(two: BrokeredYarn) -> None:

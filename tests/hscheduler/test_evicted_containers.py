@@ -13,6 +13,7 @@ from hscheduler.core.decisions import Grow
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
 from hscheduler.policies import POLICIES
+from hscheduler.stopping import RULES
 from tests.hscheduler.toy import NODE, Toy, request
 
 WHY = "its container is preempted"
@@ -183,7 +184,7 @@ def test_a_restored_snapshot_continues_like_the_original(policy: str) -> None:
     toy.send(e.NodeLeft("node1", "node h was decommissioned"))
     toy.settle()
     taken = json.loads(json.dumps(encoded(toy.scheduler)))
-    again = Toy(decoded(taken, POLICIES[policy]), living=deepcopy(toy.living))
+    again = Toy(decoded(taken, POLICIES[policy], RULES), living=deepcopy(toy.living))
     before, toy.faults = len(toy.commands), 0.0
     for each in (toy, again):
         each.send(e.NodeCame("node9", NODE))

@@ -18,6 +18,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.rungs import Stopping
 from hscheduler.live.scheduler import LiveSettings
 from hscheduler.live.submission import Submission
 
@@ -278,6 +279,95 @@ def objective(point):
 
 search(htrials(parallelism=2), objective, 2)
 """
+
+
+class Pauses:
+    """Pauses every job until all have been submitted; then the last one finishes and the others are stopped."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self.opened: list[e.SweepOpened] = []
+        self.submitted: list[Submission] = []
+
+    def open_sweep(self, opened: e.SweepOpened) -> None:
+        self.opened.append(opened)
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+        found = Submission(submitted.request.job_id, submitted.request.sweep, "name", spec)
+        self.submitted.append(found)
+        if len(self.submitted) == self.jobs:
+            for number, each in enumerate(self.submitted):
+                each.rungs, each.feedback = [(10, 0.5), (30, 0.1 * number)], 0.7
+                each.is_stopped = each is not found
+                each.report = {"metrics": {"train_loss": 0.25}}
+                each.end(Phase.KILLED if each.is_stopped else Phase.FINISHED)
+        found.is_paused = not found.is_over
+        return found
+
+    def wait(self, submission: Submission) -> None:
+        assert submission.wait(TIMEOUT_S), "it stays paused"
+
+    def cancel(self, job_id: str, why: str) -> None:
+        pass
+
+    def deliver(self, submission: Submission, request: RunRequest) -> None:
+        pass
+
+
+def test_paused_trials_make_way_for_others_and_count_with_their_last_value() -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.trials import HTrials
+
+    scheduler = Pauses(3)
+    trials = HTrials(scheduler, parallelism=1, stop="sha", eta=2, grace_iterations=10, max_iterations=90)
+
+    def objective(rate: float) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax", learning_rate=rate)["metrics"]["train_loss"])
+
+    hyperopt.fmin(
+        objective, hyperopt.hp.uniform("rate", 0.1, 1), hyperopt.rand.suggest, 3, trials=trials, show_progressbar=False
+    )
+    (opened,) = scheduler.opened
+    assert (opened.stopping, opened.trials) == (Stopping("sha", 2, 10, 90), 3)
+    assert trials.losses() == [0.0, 0.1, 0.25], "of those that were stopped: at their last rung"
+    assert trials.best_trial["tid"] == 2
+
+
+def test_a_trial_that_trains_nothing_is_not_waited_for() -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.trials import HTrials
+
+    scheduler = Pauses(2)
+    trials = HTrials(scheduler, parallelism=1, stop="asha", points_to_evaluate=[{"number": 0}])
+
+    def objective(number: int) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax")["metrics"]["train_loss"]) if number else 0.5
+
+    hyperopt.fmin(
+        objective,
+        hyperopt.hp.choice("number", [0, 1, 1, 1, 1]),
+        lambda ids, *rest: generate(ids, 1),
+        2,
+        trials=trials,
+        show_progressbar=False,
+    )
+    assert [opened.trials for opened in scheduler.opened] == [3, 2]
+
+
+def generate(ids: list[int], number: int) -> list[Any]:
+    from hyperopt.fmin import generate_trial
+
+    return [generate_trial(tid, {"number": number}) for tid in ids]
+
+
+def test_successive_halving_needs_the_number_of_trials() -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.trials import HTrials
+
+    with pytest.raises(ConfigError, match="set max_evals, or use asha"):
+        hyperopt.fmin(len, hyperopt.hp.uniform("rate", 0, 1), hyperopt.rand.suggest, trials=HTrials(stop="sha"))
+    with pytest.raises(ConfigError, match="eta is 1"):
+        HTrials(stop="sha", eta=1)
 
 
 def test_ctrl_c_ends_a_program_whose_objectives_hang() -> None:

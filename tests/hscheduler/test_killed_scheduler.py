@@ -18,6 +18,7 @@ from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role
+from hscheduler.core.rungs import Stopping
 from hscheduler.live import recorder
 from hscheduler.live import scheduler as live
 from hscheduler.live.job_state import Seat
@@ -28,7 +29,7 @@ from hscheduler.record.api import Entry
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.spec import ClusterSpec
 from tests.hscheduler.toy import UNIT, nodes, request
-from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, Died, FakeLive, World
+from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, RUNGS, Died, FakeLive, World
 from tests.threads import at_once
 
 TRIALS = 5
@@ -46,7 +47,9 @@ class DyingRecord(SqliteRecord):
         self.world.moment()
 
 
-def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPatch) -> tuple[World, LiveScheduler]:
+def run(
+    policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPatch, stop: str = ""
+) -> tuple[World, LiveScheduler]:
     """Run a sweep whose scheduler crashes once, or never; return the world and the last scheduler."""
     world = World(dies_at)
 
@@ -65,6 +68,9 @@ def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPa
         except Died:
             record.close()
             continue
+        if stop:
+            stopping = Stopping(stop, 2, RUNGS[0])
+            scheduler.open_sweep(e.SweepOpened("sweep", stopping=stopping, trials=TRIALS))
         if drive(world, scheduler):
             return world, scheduler
         record.close()
@@ -118,6 +124,30 @@ def test_a_scheduler_may_crash_at_every_step_of_a_decision(
             assert job.ended is not None, f"{job_id} runs, and the record lacks it"
             starts = [order for order in job.done.values() if isinstance(order, e.StartJob)]
             assert job.starts == len(starts)
+        scheduler.close()
+
+
+@pytest.mark.parametrize("stop", ("sha", "asha"))
+def test_a_scheduler_may_crash_while_trials_are_paused(
+    stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, scheduler = run("static", tmp_path, 0, monkeypatch, stop)
+    scheduler.close()
+    assert undisturbed.deaths == 0 and sum(job.starts for job in undisturbed.jobs.values()) > TRIALS
+    # Each moment takes some tenths of a second.
+    for dies_at in range(1, undisturbed.moments + 1, 3):
+        directory = tmp_path / str(dies_at)
+        directory.mkdir()
+        world, scheduler = run("static", directory, dies_at, monkeypatch, stop)
+        assert world.deaths == 1
+        assert scheduler.leaked() == 0
+        finished = [each.job_id for each in scheduler.look_ups.submissions() if each.phase is Phase.FINISHED]
+        assert "t0" in finished, "the best of all"
+        if stop == "sha":
+            assert finished == ["t0"], "which trials go on depends on nothing else"
+        for job_id, job in world.jobs.items():
+            assert job.ended is not None, f"{job_id} runs, and the record lacks it"
+            assert job.starts == sum(isinstance(order, e.StartJob) for order in job.done.values())
         scheduler.close()
 
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
-from eps.errors import PeerUnavailableError
+from eps.errors import PeerUnavailableError, TrainingError
 from eps.job.client import Job
-from eps.job.master_link import OnThisMachine
+from eps.job.master_link import OnThisMachine, Progress
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
+from hscheduler.core.rungs import Rungs
 from hscheduler.live import job as live
+from hscheduler.live import job_state
+from hscheduler.live.job_state import HistoryReader
 from tests.cli import conftest as cli
-from tests.hscheduler.live_job_world import MEMBERS, SEATS, TIMEOUT_S, FakeJob, Watched, containers, entries
+from tests.hscheduler.live_job_world import MEMBERS, SEATS, TIMEOUT_S, FakeJob, Watched, containers, entries, told_of
 from tests.hscheduler.live_job_world import watched as watched
 
 START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
@@ -207,3 +210,96 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_killed_and_frees_its_cont
     finally:
         there.close()
         job.close()
+
+
+# ---- pauses
+
+PAUSE = e.EndJob("a", True, "it pauses at its rung", 20)
+RUNGS = Rungs(20, 2, 100)
+
+
+def paused_job(watched: Watched) -> Watched:
+    """Return a job that has reached its first rung, trains on and has been ordered to pause."""
+    found = Watched(watched.fake)
+    found.job._state.reading._rungs = RUNGS
+    found.start()
+    watched.fake.tell("running", *entries(0, 22, 1.0))
+    found.next(e.Iterated)
+    found.next(e.FeedbackGiven)
+    assert found.next(e.RungReached) == e.RungReached("a", 20, 1.0)
+    found.obey(PAUSE)
+    return found
+
+
+def with_checkpoint(fake: FakeJob, clock: int | None, *history: dict[str, Any]) -> None:
+    status = {"state": "running", "members": told_of(fake.names), "checkpoints": {"latest_clock": clock}}
+    fake.news.put(Progress(status, history))
+
+
+def test_a_job_pauses_once_the_checkpoint_of_its_rung_is_complete(watched: Watched) -> None:
+    found = paused_job(watched)
+    for clock, first in ((None, 22), (10, 23)):
+        with_checkpoint(watched.fake, clock, *entries(first, 1, 1.0, first))
+        found.next(e.Iterated)
+        assert not watched.fake.killed.is_set()
+    with_checkpoint(watched.fake, 20)
+    assert found.next(e.JobEnded).phase is Phase.KILLED
+    assert watched.fake.killed_because == "it pauses at its rung"
+    found.job.close()
+
+
+def test_a_job_pauses_without_its_checkpoint_after_a_while(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_state, "PAUSE_LIMIT_S", 0.05)
+    found = paused_job(watched)
+    assert found.next(e.JobEnded).phase is Phase.KILLED
+    found.job.close()
+
+
+def test_a_resumed_job_reports_again_what_followed_its_rung(watched: Watched) -> None:
+    found = paused_job(watched)
+    # It reaches the next rung before it has stopped.
+    with_checkpoint(watched.fake, 20, *({**entry, "loss": 0.5} for entry in entries(22, 20, 1.0, 22.0)))
+    found.next(e.Iterated)
+    assert found.next(e.RungReached).iteration == 40
+    found.next(e.JobEnded)
+    found.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
+    found.next(e.JobStarted)
+    assert watched.fake.watched_after == [-1, 19]
+    # It resumed from a later checkpoint: the value is that of the rung.
+    watched.fake.tell("running", {"clock": 41, "loss": 0.4, "seconds": 1.0})
+    assert found.next(e.Iterated).iteration == 42
+    assert found.next(e.RungReached) == e.RungReached("a", 40, 0.5)
+    found.job.close()
+
+
+def test_the_time_in_a_pause_is_no_time_of_a_resize(watched: Watched) -> None:
+    found = paused_job(watched)
+    with_checkpoint(watched.fake, 20)
+    assert found.next(e.JobEnded).pause_s == 0.0
+    found.job.close()
+
+
+def test_a_user_ends_a_job_that_waits_for_its_checkpoint(watched: Watched) -> None:
+    found = paused_job(watched)
+    found.obey(e.EndJob("a", False, "the user wants it"))
+    assert found.next(e.JobEnded).why == "the user wants it"
+    found.job.close()
+
+
+def test_a_restored_job_reads_again_what_followed_its_last_known_rung() -> None:
+    reading = HistoryReader("a", "loss", 10, RUNGS)
+    reading.restore(45, has_feedback=True, num_rungs=1)
+    assert reading.seen_clock == 38
+    (reached,) = reading.reached(entries(39, 6, 1.0))
+    assert reached == e.RungReached("a", 40, 1.0)
+    reading.restore(45, has_feedback=True, num_rungs=2)
+    assert reading.seen_clock == 44 and not reading.reached(entries(44, 3, 1.0))
+
+
+def test_a_rung_needs_the_metric_of_its_sweep() -> None:
+    reading = HistoryReader("a", "accuracy", 10, RUNGS)
+    assert reading.reached(entries(19, 3, 1.0)) == [], "not evaluated yet"
+    late = [{**entry, "accuracy": 0.5} for entry in entries(24, 1, 1.0)]
+    assert reading.reached(late) == [e.RungReached("a", 20, 0.5)]
+    with pytest.raises(TrainingError, match="metric is 'accuracy', but this job has only f1, loss"):
+        reading.reached([{**entry, "f1": 0.5} for entry in entries(44, 1, 1.0)])

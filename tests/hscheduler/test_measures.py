@@ -11,6 +11,7 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler import cli
+from hscheduler.cli.commands.common import print_best
 from hscheduler.cli.commands.sizes import check_flag, sizes_of
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import Container, Resources, Role
@@ -54,6 +55,10 @@ def test_a_late_report_says_since_when_a_job_computes() -> None:
     use.iterated(12.0, 1.0)
     assert use.computed_s == 6.0
     use.stop(12.0, True)
+    # It trains until it stops.
+    use.iterated(13.0)
+    assert use.computed_s == 6.0
+    use.start([container("w")])
     # Not before the order to stop.
     use.iterated(15.0, 9.0)
     assert use.computed_s == 9.0 and use.stood_s == 0.0
@@ -70,6 +75,8 @@ def test_a_member_computes_from_its_join_until_its_container_is_gone() -> None:
     use.iterated(10.0)
     assert use.computed_s == 10.0 + 3.0
     assert use.changed_s == 2.0 + 1.0
+    use.end(12.0, 0.0)
+    assert use.steps == [(0.0, 1), (3.0, 2), (6.0, 1), (10.0, 0)]
 
 
 def test_pauses_of_changes_do_not_compute() -> None:
@@ -147,6 +154,9 @@ def test_wide_containers_count_once() -> None:
     wide = {**SWEEP, "cluster": {"nodes": 4, "vcores": 8, "container_vcores": 2, "memory": "16GiB"}}
     found, other = simulate(Spec.of(wide), "static"), simulate(Spec.of(SWEEP), "static")
     assert found["container_s"] == other["container_s"] and found["useful_share"] == other["useful_share"]
+    for mine, theirs in zip(found["trials"], other["trials"], strict=True):
+        assert mine["computing"] == theirs["computing"] and mine["container_s"] == theirs["container_s"]
+        assert mine["computing"][0][1] == 3 and mine["computing"][-1][1] == 0
 
 
 def trial(job_id: str, *points: tuple[float, float], **fields: Any) -> TrialRecord:
@@ -242,6 +252,13 @@ def test_jobs_report_the_metric_of_their_test_data_beside_the_loss() -> None:
     held = HeldNews("a")
     held.add(10.0, news)
     assert [(number, value) for _, number, value in held.event(11.0).values] == [(2, 0.1), (4, pytest.approx(0.3))]
+
+
+@pytest.mark.parametrize(("value", "told"), [("100", "reached after "), ("-1", "never reached")])
+def test_a_sweep_tells_when_its_target_was_reached(value: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = with_target(simulate(Spec.of(SWEEP), "static"), Target.of(f"loss={value}"))
+    assert print_best(found, None) == 0
+    assert f"\ntarget loss {value}: {told}" in capsys.readouterr().out
 
 
 def test_the_table_has_a_target_only_if_one_is_named() -> None:

@@ -111,3 +111,16 @@ def test_an_invalid_study_is_refused(optuna):
         OptunaPoints(spec, "x")
     with pytest.raises(ConfigError, match="minimize and minimize"):
         OptunaPoints(spec, optuna.create_study(directions=["minimize", "minimize"]))
+
+
+def test_values_at_rungs_are_intermediate_values(optuna):
+    points = points_of(Spec.of(TABLES))
+    for name in ("finished", "stopped"):
+        points.ask(name)
+    points.tell("finished", 0.25, False, [(10, 0.5), (30, 0.375)])
+    points.tell("stopped", 0.75, True, [(10, 0.75)])
+    finished, stopped = points.study.trials
+    assert (finished.state, finished.value) == (optuna.trial.TrialState.COMPLETE, 0.25)
+    assert finished.intermediate_values == {10: 0.5, 30: 0.375}
+    assert (stopped.state, stopped.value) == (optuna.trial.TrialState.PRUNED, 0.75)
+    assert stopped.intermediate_values == {10: 0.75}

@@ -7,6 +7,7 @@ nodes come in random order; at the end every job must be over and no container h
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import NOTHING, Resources, Role
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.state import Scheduler
 from hscheduler.policies import POLICIES
 from hscheduler.stopping import RULES
@@ -25,17 +27,23 @@ SIZES = (Resources(1, 4096), Resources(1, 2048), Resources(2, 4096))
 class History:
     """A random history of one or two sweeps."""
 
-    def __init__(self, policy: str, seed: int, faults: float, hosts: bool = False) -> None:
+    def __init__(self, policy: str, seed: int, faults: float, hosts: bool = False, stop: str = "") -> None:
         #: Whether the containers of jobs host workers and servers, without a container for the master.
         self.hosts = hosts
         self.draw = Random(f"{policy}:{seed}")
         scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], RULES, seed)
         self.toy = Toy(scheduler, faults, self.draw, lots=policy in ("priority", "gain"))
         self.submitted = 0
+        #: A rule may wait for trials until the sweep is closed.
+        self.closes = bool(stop)
         self.may_kill = policy in ("elastic", "podium", "kill", "static-stop", "gain")
         for sweep in ("one", "two"):
             direction = self.draw.choice(list(Direction))
-            self.toy.send(e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4])))
+            opened = e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4]))
+            if stop:
+                # More or fewer trials may come.
+                opened = replace(opened, stopping=Stopping(stop, 2, 10), trials=(0, 7, 20)[seed % 3])
+            self.toy.send(opened)
 
     def run(self, jobs: int) -> None:
         """Let this many jobs arrive, and run everything until all are over."""
@@ -43,6 +51,10 @@ class History:
             if self.submitted == jobs and len(self.toy.over) == jobs:
                 return
             self.happen(jobs)
+            if self.submitted == jobs and self.closes:
+                self.closes = False
+                for sweep in ("one", "two"):
+                    self.toy.send(e.SweepClosed(sweep, "no more come"))
         left = {name: (job.phase, job.why) for name, job in self.toy.scheduler.jobs.items() if not job.phase.ended}
         raise AssertionError(f"these starve: {left}")
 
@@ -114,6 +126,8 @@ class History:
         if chance < 0.6:
             durations = tuple(self.draw.uniform(0.5, 1.5) for _ in range(self.draw.randint(1, 12)))
             self.toy.send(e.Iterated(job_id, job.iteration + len(durations), durations))
+        elif chance < 0.8 and (rung := self.toy.scheduler.next_rung(job)) is not None:
+            self.toy.send(e.RungReached(job_id, rung, self.draw.choice([0.1, 0.2, 0.3, math.nan, math.inf])))
         elif job.feedback is None:
             self.toy.send(e.FeedbackGiven(job_id, self.draw.choice([0.1, 0.2, 0.3, math.nan, math.inf])))
         elif chance < 0.9:
@@ -123,6 +137,16 @@ class History:
             )
         elif chance < 0.95:
             self.toy.send(e.CancelAsked(job_id, "the user wants it"))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("stop", ["median", "sha", "asha"])
+def test_every_job_ends_under_every_rule(policy, stop):
+    for seed in range(24):
+        history = History(policy, seed, (0.0, 0.3)[seed % 2], stop=stop)
+        history.run(jobs=14)
+        assert history.toy.scheduler.ledger.all() == [], (policy, seed)
+        assert not history.toy.scheduler.queue
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from eps.system.waits import wait_for
 from hscheduler import cli
 from hscheduler.cli.commands import sweep
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Direction, Job, Phase
+from hscheduler.core.rungs import Stopping
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
@@ -35,7 +37,7 @@ from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
-from tests.hscheduler.world import FakeLive, World
+from tests.hscheduler.world import RUNGS, FakeLive, World
 from tests.threads import SeenLock, at_once
 
 TIMEOUT_S = 20.0
@@ -250,6 +252,28 @@ def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: Se
         with pytest.raises(ConfigError, match=why.format("opened")):
             client.open_sweep(e.SweepOpened("opened"))
         assert "only named" not in service.scheduler.registry.sweeps and "another" in service.scheduler.registry.sweeps
+
+
+def test_a_sweep_of_a_client_has_its_stopping_rule(world: World, directory: ServiceDir) -> None:
+    opened = e.SweepOpened("s", stopping=Stopping("asha", 2, RUNGS[0]), trials=3)
+    with Service(directory, settings(stop="median")) as service, SchedulerClient(directory) as client:
+        for each in (opened, opened, replace(opened, trials=2)):
+            client.open_sweep(each)
+        assert service.scheduler.registry.sweeps["s"].trials == 2, "its number of trials may change"
+        with pytest.raises(ConfigError, match="was opened with other settings before"):
+            client.open_sweep(replace(opened, stopping=Stopping("sha", 2, RUNGS[0])))
+        with pytest.raises(ConfigError, match="stop is 'halving'"):
+            client.open_sweep(e.SweepOpened("t", stopping=Stopping("halving")))
+        client.submit_job("a", JobSpec(), "s")
+        client.submit_job("b", JobSpec(), "another")
+        rules = service.scheduler.ask(lambda: [service.scheduler.state.rungs(job) for job in jobs_of(service)])
+        assert [each.eta for each in rules] == [2, 0], "the other has the service's rule"
+    with pytest.raises(ConfigError, match="stop is 'halving'"):
+        settings(stop="halving")
+
+
+def jobs_of(service: Service) -> list[Job]:
+    return list(service.scheduler.state.jobs.values())
 
 
 def test_a_service_that_cannot_start_leaves_no_files(world: World, directory: ServiceDir) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler.core.resources import Resources
+from hscheduler.core.rungs import Stopping
 from hscheduler.spec import Dimension, Spec, memory_mb
 
 GOOD = """
@@ -164,3 +165,57 @@ def test_feedback_after_the_last_iteration_is_refused(tmp_path):
     # A service passes the default explicitly; no user set it.
     path.write_text(job)
     assert Spec.of(Spec.read(path).tables()) == Spec.read(path)
+
+
+def test_the_stopping_rule_of_a_file():
+    sweep = {"stop": "asha", "eta": 4, "grace_iterations": 25, "max_iterations": 400}
+    found = Spec.given({"sweep": sweep, "job": {"iterations": 500}}).sweep.stopping()
+    assert found == Stopping("asha", 4, 25, 400)
+    assert Spec.of({}).sweep.stopping() == Stopping("", 3, 100, 0), "its first rung is the feedback iteration"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "iterations", "told"),
+    [
+        ({"stop": "halving"}, 500, "stop is 'halving', but must be one of none, threshold, podium, median, sha, asha"),
+        ({"eta": 1}, 500, "eta is 1, but must be at least 2"),
+        ({"grace_iterations": -1}, 500, "grace_iterations is -1, but must be at least 0"),
+        (
+            {"grace_iterations": 90, "max_iterations": 90},
+            500,
+            "grace_iterations is 90, but must be below max_iterations, which is 90",
+        ),
+        (
+            {"max_iterations": 900, "stop": "sha"},
+            500,
+            "max_iterations is 900, but must be at most iterations, which is 500",
+        ),
+        (
+            {"grace_iterations": 500, "stop": "median"},
+            500,
+            "grace_iterations is 500, but must be below iterations, which is 500: else stop = 'median' judges no trial",
+        ),
+        (
+            {"stop": "asha"},
+            60,
+            "grace_iterations is 100 (the feedback iteration), but must be below iterations, which is 60: else stop = "
+            "'asha' judges no trial",
+        ),
+        (
+            {"stop": "asha", "max_iterations": 50},
+            60,
+            "grace_iterations is 100 (the feedback iteration), but must be below max_iterations, which is 50",
+        ),
+    ],
+)
+def test_rules_that_would_judge_no_trial_are_refused(sweep, iterations, told):
+    with pytest.raises(ConfigError) as caught:
+        Spec.given({"sweep": sweep, "job": {"iterations": iterations}})
+    assert told in str(caught.value)
+
+
+def test_rungs_are_checked_against_the_longest_trial():
+    tables = {"sweep": {"stop": "sha", "grace_iterations": 100}, "space": {"iterations": {"randint": [50, 401]}}}
+    Spec.given(tables)
+    with pytest.raises(ConfigError, match="must be below iterations, which is 99"):
+        Spec.given({**tables, "space": {"iterations": {"randint": [50, 100]}}})

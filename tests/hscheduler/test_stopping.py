@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from random import Random
 
 import pytest
 
+from hscheduler import cli
 from hscheduler.core import events as e
+from hscheduler.core.codec import decoded, encoded
 from hscheduler.core.cohort import Cohort
 from hscheduler.core.decisions import Kill, Pause, Promote
 from hscheduler.core.jobs import Direction, Job, Phase, badness
@@ -17,7 +20,9 @@ from hscheduler.core.training import Training
 from hscheduler.policies import POLICIES
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
+from hscheduler.simulator.run import simulate_jobs
 from hscheduler.simulator.workload import SimulatedJob
+from hscheduler.spec import Spec
 from hscheduler.stopping import RULES
 from tests.hscheduler.toy import Toy, nodes, request
 
@@ -432,3 +437,48 @@ def test_the_milestone_of_a_job_is_its_next_judgement():
     assert toy.scheduler.milestone(toy.job("a")) == 7
     toy.feed("a", 0.5)
     assert toy.scheduler.milestone(toy.job("a")) == 0, "its number of iterations is unknown"
+
+
+@pytest.mark.parametrize("rule", LIMITED)
+def test_a_restored_scheduler_decides_the_same(rule):
+    first = sweep_of(rule, 9)
+    for number in range(5):
+        at_rung(first, number, 0.1 * number)
+    first.settle()
+    policy = POLICIES["static"]
+    second = Toy(decoded(json.loads(json.dumps(encoded(first.scheduler))), policy, RULES))
+    second.living, second.over = dict(first.living), dict(first.over)
+    first.commands.clear()
+    for toy in (first, second):
+        for number in range(5, 9):
+            if toy.job(f"t{number}").phase.runs:
+                at_rung(toy, number, 0.1 * (9 - number))
+        toy.settle()
+    assert first.commands == second.commands and first.commands
+
+
+# ---- in commands
+
+
+def test_a_flag_replaces_the_rule_of_the_file(tmp_path, capsys):
+    path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
+    path.write_text(
+        '[sweep]\ntrials = 9\nstop = "none"\nalgorithm = "random"\ngrace_iterations = 50\n[job]\niterations = 400\n'
+    )
+    for rule, finished in (("sha", 1), ("none", 9)):
+        command = ["simulate", str(path), "--policy", "elastic,static", "--stop", rule, "--report", str(target)]
+        assert cli.main(command) == 0
+        for report in json.loads(target.read_text()).values():
+            assert (report["stop"], report["completed"]) == (rule, finished)
+    assert cli.main(["simulate", str(path), "--stop", "halving"]) == 2
+    assert "stop is 'halving', but must be one of none, threshold" in capsys.readouterr().err
+    path.write_text("[sweep]\ntrials = 9\n[job]\niterations = 80\n")
+    assert cli.main(["simulate", str(path), "--stop", "median"]) == 2
+    assert "must be below iterations, which is 80" in capsys.readouterr().err
+
+
+def test_a_rule_works_with_the_jobs_of_a_trace(tmp_path):
+    spec = Spec.of({"sweep": {"stop": "asha", "grace_iterations": 10}})
+    jobs = jobs_of(3, 12, 1.0)
+    report = simulate_jobs(spec, jobs, "static")
+    assert report["phases"]["killed"] > 0 and report["completed"] > 0

@@ -13,6 +13,8 @@ from hscheduler.live.job_state import Seat
 ITERATIONS = 40
 STEP = 5
 FEEDBACK_AT = 10
+#: Iterations at which a stopping rule may judge a job; a scheduler whose rule does not ignores them.
+RUNGS = (10, 20)
 
 
 class Died(BaseException):
@@ -69,6 +71,7 @@ class FakeLive:
         self.report: dict[str, Any] | None = None
         self.name = job_id
         self.is_alive = True
+        self._has_told_end = False
         self._world, self._job_id, self._speak = world, job_id, say
         world.watchers[job_id] = self
 
@@ -82,7 +85,9 @@ class FakeLive:
     def job(self) -> WorldJob:
         return self._world.jobs.setdefault(self._job_id, WorldJob())
 
-    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+    def restore(
+        self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool, num_rungs: int
+    ) -> None:
         if has_started:
             self._take_up()
 
@@ -96,10 +101,19 @@ class FakeLive:
             self._say(e.Iterated(self._job_id, job.iteration, (0.1,) * 3))
         if job.iteration >= FEEDBACK_AT:
             self._say(e.FeedbackGiven(self._job_id, float(self._job_id[1:])))
+        for rung in RUNGS:
+            if job.iteration >= rung:
+                self._say(e.RungReached(self._job_id, rung, float(self._job_id[1:])))
         if job.iteration >= ITERATIONS and job.ended is None:
             job.ended = Phase.FINISHED
         if job.ended is not None:
-            self._say(e.JobEnded(self._job_id, job.ended, loss=0.5))
+            self._tell_end(job.ended)
+
+    def _tell_end(self, phase: Phase) -> None:
+        """Report the end of an attempt, once."""
+        if not self._has_told_end:
+            self._has_told_end = True
+            self._say(e.JobEnded(self._job_id, phase, loss=0.5 if phase is Phase.FINISHED else None))
 
     def obey(self, number: int, order: e.Order) -> None:
         self._world.moment()
@@ -110,6 +124,7 @@ class FakeLive:
         job.done[number] = order
         match order:
             case e.StartJob(_, containers):
+                self._has_told_end = False
                 if not again:
                     job.starts += 1
                     job.ended = None
@@ -128,11 +143,12 @@ class FakeLive:
                 job.containers -= set(containers)
                 self._world.moment()
                 self._say(e.ContainersGone(self._job_id, containers))
-            case e.EndJob():
+            case e.EndJob(_, _, _, after):
                 if job.ended is None:
                     job.ended, job.containers = Phase.KILLED, set()
+                    job.iteration = after or job.iteration
                 self._world.moment()
-                self._say(e.JobEnded(self._job_id, job.ended))
+                self._tell_end(job.ended)
 
     def retire(self) -> None:
         pass

@@ -20,7 +20,7 @@ from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from tests.fakes.slow_model import SlowModel
 from tests.integration.conftest import RunUndisturbed
@@ -115,6 +115,44 @@ def test_the_scheduler_replaces_containers_taken_from_its_jobs(
     changes = [(change["operation"], change["asked_by"]) for change in report["changes"] if change["added"]]
     assert {operation for operation, _ in changes} == {"add-workers", "add-servers"}
     assert {asked_by for _, asked_by in changes} == {"user"}, "the job itself replaces no member"
+
+
+def test_the_scheduler_replaces_what_is_taken_of_a_trial_on_containers_that_host_both(
+    home: Path, undisturbed: dict[str, Any], slow: SlowModel
+) -> None:
+    """One of two is evicted with a warning; one crashes, and the job itself begins another in its place."""
+    given = {name: value for name, value in JOB.items() if name not in ("workers", "servers")}
+    spec = JobSpec().with_settings(**{**given, "model": slow.setting, "reliable": 2})
+    one = Resources(1, 1024)
+    asked = JobRequest("t1", "s", 2, 0, one, one, NOTHING, most_workers=2, most_servers=0)
+    with chaos_master(), LiveScheduler({"node": Resources(2, 2048)}, LiveSettings("static")) as scheduler:
+        submission = scheduler.submit(e.JobSubmitted(asked), spec)
+        wait_for(lambda: submission.has_started, TIMEOUT_S, "the start")
+        job = eps.Job.find(submission.name)
+        wait_for_clock(job, 5)
+        first, second = "container-0001", "container-0002"
+        announce(job.directory.path, [first], AMPLE_S)
+        wait_for(lambda: containers(job) == {second, "container-0003"}, TIMEOUT_S, "another container")
+        os.kill(next(m["pid"] for m in job.status()["members"] if m["container"] == second), signal.SIGKILL)
+        wait_for(lambda: containers(job) == {"container-0003", "container-0004"}, TIMEOUT_S, "the crashed one again")
+        job.close()
+        slow.hurry()
+        scheduler.wait(submission, TIMEOUT_S)
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
+        assert scheduler.leaked() == 0
+    report = submission.report
+    assert report is not None and report["model_sha256"] == undisturbed["model_sha256"]
+    assert f"t1 loses 1 container: its container {REASON}" in told
+    assert f"t1 gets 1 container again, which the cluster took (its container {REASON})" in told
+    asked_by = [change["asked_by"] for change in report["changes"] if change.get("containers", {}).get("added")]
+    assert asked_by == ["user", "job"], "it restores only what crashed"
+
+
+def containers(job: eps.Job) -> set[str]:
+    """Return the containers whose worker and server take part."""
+    status = job.status()
+    found = {str(member["container"]) for member in status["members"]}
+    return found if sizes(job) == (2, 2) and not status["plan"] else set()
 
 
 def sizes(job: eps.Job) -> tuple[int, int]:

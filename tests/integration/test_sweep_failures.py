@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Told(GivenPoints):
         super().__init__(points)
         self.told: list[tuple[str, float | None, bool]] = []
 
-    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Sequence[Any] = ()) -> None:
         self.told.append((job_id, loss, killed))
 
 

@@ -143,6 +143,7 @@ EPS_LINES = (
     Line(f"status {NOBODY}", 4, NOBODY),
     Line(f"status {NOBODY} --json", 4, NOBODY),
     Line(f"scale {NOBODY} workers=+2 servers=-1", 4, NOBODY),
+    Line(f"scale {NOBODY} containers=-container-2,container-3", 4, NOBODY),
     Line(f"scale {NOBODY} servers=+1 --dry-run --no-wait --request-id r", 4, NOBODY),
     Line(f"add-workers {NOBODY}", 4, NOBODY),
     Line(f"add-workers {NOBODY} 2 --dry-run", 4, NOBODY),
@@ -173,7 +174,7 @@ EPS_LINES = (
 HSCHEDULER_LINES = (
     Line(
         "sweep {missing} --policy elastic --on local --trials 3 --seed 2 --report r.json --page p.html --web 0 --plain "
-        "--quiet --tensorboard t --mlflow m",
+        "--target loss=0.5 --quiet --tensorboard t --mlflow m --stop none",
         2,
         "{missing}",
     ),
@@ -183,13 +184,13 @@ HSCHEDULER_LINES = (
     Line("sweeps --all", 0),
     Line(
         "compare {missing} --policies elastic,static --on local --trials 3 --seed 2 --report r.json --page p.html "
-        "--quiet --target loss=0.5 --size best",
+        "--quiet --target loss=0.5 --size best --stop sha",
         2,
         "{missing}",
     ),
     Line(
         "simulate {missing} --policy elastic,static --trials 3 --seed 2 --report r.json --page p.html --verbose "
-        "--target loss=0.5 --size best",
+        "--target loss=0.5 --size best --stop asha",
         2,
         "{missing}",
     ),
@@ -201,8 +202,8 @@ HSCHEDULER_LINES = (
     Line("page {missing} --out p.html", 2, "{missing}"),
     Line(
         "serve --state {folder} --policy elastic --nodes 2 --vcores 4 --memory 8GiB --container-vcores 1 "
-        "--container-memory 1GiB --on docker --threshold 2 --feedback-iteration 5 --kill-restart 1 --seed 3 --web 0 "
-        "--forget --listen nowhere",
+        "--container-memory 1GiB --on docker --threshold 2 --stop median --feedback-iteration 5 "
+        "--kill-restart 1 --seed 3 --web 0 --forget --listen nowhere",
         2,
         "nowhere",
     ),

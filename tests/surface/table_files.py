@@ -149,7 +149,7 @@ SWEEP_REPORT: dict[str, Any] = {
     "utilisation": float,
     "stop": str,
     "iterations_trained": int,
-    "overshoot_iterations": int,
+    "overshoot": int,
     "useful_share": float,
     "waiting_share": float,
     "idle_share": float,
@@ -184,8 +184,10 @@ SWEEP_REPORT: dict[str, Any] = {
             "values": list,
             "rungs": list,
             "pauses": int,
-            "overshoot_iterations": int,
+            "overshoot": int,
             "container_s": float,
+            # Seconds, containers.
+            "computing": [(float, float)],
             "resizes": int,
             "resize_pause_s": float,
             "restarts": int,
@@ -235,6 +237,7 @@ SWEEP_FILE: dict[str, dict[str, Any]] = {
         "memory": "12GiB",
         "container_vcores": 1,
         "container_memory": "2048MiB",
+        "master_container": True,
     },
     "sweep": {
         "trials": 3,
@@ -247,6 +250,10 @@ SWEEP_FILE: dict[str, dict[str, Any]] = {
         "final_test": "rows.svm",
         "feedback_iteration": 5,
         "threshold": 2,
+        "stop": "threshold",
+        "eta": 4,
+        "grace_iterations": 5,
+        "max_iterations": 20,
         "kill_restart_s": 1.5,
         "retries": 0,
         "trial_timeout_s": 60.0,
@@ -274,6 +281,7 @@ SWEEP_WORDS = {
     "arrival": ("burst", "poisson:4s", "poisson:2.5s"),
     "metric": ("loss", "test_loss", "accuracy"),
     "direction": ("minimize", "maximize"),
+    "stop": ("none", "threshold", "podium", "median", "sha", "asha"),
 }
 
 #: An exported model: arrays of these names, and how it describes itself in ``__meta__`` (JSON in UTF-8).

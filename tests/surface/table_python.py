@@ -27,7 +27,7 @@ SIGNATURES = {
     "eps.Job.start": "spec=None, *, name='', detach=False, **settings",
     "eps.Job.find": "name",
     "eps.Job.attach": "name",
-    "eps.Job.resume": "name, *, workers=0, servers=0, python='', detach=False",
+    "eps.Job.resume": "name, *, workers=0, servers=0, reliable=0, python='', detach=False",
     "eps.Job.status": "",
     "eps.Job.history": "",
     "eps.Job.wait": "timeout_s=None",
@@ -37,7 +37,7 @@ SIGNATURES = {
     "eps.Job.add_servers": "count, *, wait=True, request_id=''",
     "eps.Job.remove_workers": "count_or_names, *, wait=True, request_id=''",
     "eps.Job.remove_servers": "count_or_names, *, wait=True, request_id=''",
-    "eps.Job.scale": "*, workers=0, servers=0, wait=True, request_id=''",
+    "eps.Job.scale": "*, workers=0, servers=0, reliable=0, transient=0, containers=(), wait=True, request_id=''",
     "eps.Job.dry_run": "operation, count_or_names",
     "eps.Job.plan": "plan_id",
     "eps.Job.cancel": "plan_id=None",
@@ -51,7 +51,8 @@ SIGNATURES = {
     "hscheduler.SweepReport.write_page": "path",
     "hscheduler.HTrials": (
         "scheduler=None, parallelism=4, *, cluster=None, settings=None, threshold=None, direction=None, "
-        "points_to_evaluate=(), retries=1, processes=False, state=None"
+        "points_to_evaluate=(), retries=1, processes=False, state=None, stop='', eta=3, grace_iterations=0, "
+        "max_iterations=0"
     ),
     "hscheduler.service.client.SchedulerClient": "directory, address='', give_up_s=30.0",
     "hscheduler.service.client.SchedulerClient.submit_job": "job_id, spec, sweep='', point=None",

@@ -42,10 +42,12 @@ data = "sklearn:digits"
 model = "softmax"
 test = "0.2"
 iterations = {iterations}
-workers = 1
-servers = 1
+# By default they depend on the size of the cluster.
+splits = 12
+{size}
 {more}
 """
+SIZE = "workers = 1\nservers = 1"
 
 
 @pytest.fixture
@@ -66,7 +68,9 @@ def apps_of(hadoop: Hadoop, query: str) -> list[dict[str, Any]]:
 def sweep(folder: Path, name: str, *flags: str, **settings: Any) -> tuple[int, dict[str, Any]]:
     """Run a sweep; return the exit code, and the report."""
     file, report = folder / f"{name}.toml", folder / f"{name}.json"
-    file.write_text(FILE.format(**{"trials": 3, "parallelism": 0, "iterations": 30, "more": "", **settings}))
+    file.write_text(
+        FILE.format(**{"trials": 3, "parallelism": 0, "iterations": 30, "size": SIZE, "more": "", **settings})
+    )
     code = main(["sweep", str(file), "--report", str(report), "--plain", *flags])
     return code, json.loads(report.read_text())
 
@@ -98,6 +102,16 @@ def test_a_sweep_is_one_application_with_the_results_of_this_host(
     assert staged(on_yarn) == []
 
 
+def test_trials_begin_in_one_container_and_grow(on_yarn: Hadoop, tmp_path: Path) -> None:
+    settings = {"trials": 2, "size": "reliable = 1", "iterations": 150, "more": "stretch_s = 0.005"}
+    code, found = sweep(tmp_path, "there", "--on", "yarn", "--policy", "elastic", **settings)
+    assert code == 0 and found["resources"] == {"leaked": 0}
+    sizes = [tuple(size) for trial in found["trials"] for _, *size in trial["containers"]]
+    assert (1, 0) in sizes and max(sizes) > (1, 0) and {servers for _, servers in sizes} == {0}
+    _, local = sweep(tmp_path, "here", "--quiet", **settings)
+    assert losses(found) == losses(local) and {phase for phase, _ in losses(found).values()} == {"finished"}
+
+
 def test_a_service_is_one_application_that_accepts_jobs_and_sweeps(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +121,7 @@ def test_a_service_is_one_application_that_accepts_jobs_and_sweeps(
     (app,) = apps_of(on_yarn, "states=RUNNING")
     assert app["applicationType"] == "EPS-SCHEDULER" and f"{app['id']} is H-scheduler" in told, told
     report, model = tmp_path / "alone.json", tmp_path / "alone.npz"
-    job = FILE.partition("[job]")[2].format(iterations=30, more="")
+    job = FILE.partition("[job]")[2].format(iterations=30, size=SIZE, more="")
     (tmp_path / "job.toml").write_text(f'{job}report = "{report}"\nexport = "{model}"\n')
     assert main(["submit", str(tmp_path / "job.toml"), "--wait", "--name", "alone", *state]) == 0
     assert main(["why", "alone", *state]) == 0 and "alone has ended (finished" in capsys.readouterr().out
@@ -117,7 +131,7 @@ def test_a_service_is_one_application_that_accepts_jobs_and_sweeps(
     _, here = sweep(tmp_path, "here", "--quiet")
     assert code == 0 and [phase for phase, _ in losses(found).values()] == ["finished"] * 3
     assert sorted(loss for _, loss in losses(found).values()) == sorted(loss for _, loss in losses(here).values())
-    (tmp_path / "endless.toml").write_text(FILE.partition("[job]")[2].format(iterations=1_000_000, more=""))
+    (tmp_path / "endless.toml").write_text(FILE.partition("[job]")[2].format(iterations=1_000_000, size=SIZE, more=""))
     assert main(["submit", str(tmp_path / "endless.toml"), "--name", "endless", *state]) == 0
     # The same command follows it again; interrupted, it downloads the results so far.
     code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -175,7 +189,7 @@ def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fe
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, settings = tmp_path / "there.toml", {"iterations": 80, "more": "stretch_s = 0.05"}
-    file.write_text(FILE.format(**{"trials": 3, "parallelism": 0, **settings}))
+    file.write_text(FILE.format(**{"trials": 3, "parallelism": 0, "size": SIZE, **settings}))
     flags = ["sweep", str(file), "--on", "yarn"]
     code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
     with subprocess.Popen([sys.executable, "-c", code, *flags], stdout=subprocess.PIPE, text=True) as client:

@@ -200,6 +200,7 @@ data = "sklearn:digits"
 model = "softmax"
 test = "0.2"
 iterations = 30
+splits = 12
 workers = 1
 servers = 1
 """

@@ -21,7 +21,7 @@ from ray.tune.schedulers import ASHAScheduler, ResourceChangingScheduler
 from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
 
 METRIC, TIME = "value", "iterations_done"
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 
 
 class Emulated(tune.Trainable):

@@ -81,6 +81,7 @@ def wish_to_pb(number: int, wish: Wish) -> pb.ContainerWish:
                     memory_mb=request.memory_mb,
                     vcores=request.vcores,
                     env=dict(request.env),
+                    tier=request.tier,
                 ),
             )
         case ReleaseContainer(container_id):
@@ -97,7 +98,7 @@ def wish_from_pb(message: pb.ContainerWish) -> Wish:
         case "want":
             want = message.want
             return WantContainer(
-                ContainerRequest(want.container_id, want.role, want.memory_mb, want.vcores, dict(want.env))
+                ContainerRequest(want.container_id, want.role, want.memory_mb, want.vcores, dict(want.env), want.tier)
             )
         case "release":
             return ReleaseContainer(message.release)

@@ -121,7 +121,7 @@ class Broker:
     manager : ResourceManager
         Used by no other object; not closed with this one.
     role_of : callable, optional
-        (job, role) -> role of the request to ``manager``; by default the job's own role.
+        (job, role or tier) -> role of the request to ``manager``; by default that of the job.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ class Share:
     name : callable
         Returns a new container name, unique in the application.
     role_of : callable
-        Role of the job -> role of the request in the application.
+        Role or tier of the job's request -> role of the request in the application.
     max_containers : int
         0 sets no limit.
     lease : int, optional
@@ -199,7 +199,8 @@ class Share:
             name = self._name()
             self._ids[name], self._names[container_id] = container_id, name
             env: Mapping[str, str] = {**request.env, ROLE: request.role, CONTAINER_ID: container_id}
-            asked = dataclasses.replace(request, container_id=name, role=self._role_of(request.role), env=env)
+            role = self._role_of(request.kind)
+            asked = dataclasses.replace(request, container_id=name, role=role, tier="", env=env)
             orders.append(WantContainer(asked))
         return orders
 

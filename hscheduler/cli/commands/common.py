@@ -93,7 +93,7 @@ def policies_of(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def with_flags(spec: Spec, **flags: int | None) -> Spec:
+def with_flags(spec: Spec, **flags: int | str | None) -> Spec:
     """Return a sweep with the given flags in place of settings of its file.
 
     Raises
@@ -134,9 +134,18 @@ def print_best(found: Mapping[str, Any], drawn: Path | None) -> int:
         print("no trial finished", file=sys.stderr)
         return EXIT_FAILED
     print(f"best: {best_text(best)}")
+    if found.get("target"):
+        print(target_text(found))
     if drawn is not None:
         print(f"page: {drawn.absolute()}")
     return EXIT_OK
+
+
+def target_text(found: Mapping[str, Any]) -> str:
+    """Return when a report's sweep reached its target, as text."""
+    target, at_s = found["target"], found["time_to_target_s"]
+    when = "never reached" if at_s is None else f"reached after {at_s:.1f} s"
+    return f"target {target['metric']} {target['value']:g}: {when}"
 
 
 def best_text(best: Mapping[str, Any]) -> str:

@@ -45,6 +45,7 @@ def _settings(args: argparse.Namespace, **cluster: Any) -> ServiceSettings:
         policy=None if args.policy is None else policies_of(args.policy)[0],
         seed=args.seed,
         threshold=args.threshold,
+        stop=args.stop,
         feedback_iteration=args.feedback_iteration,
         kill_restart_s=args.kill_restart,
         **cluster,

@@ -85,7 +85,7 @@ def _one_workload(args: argparse.Namespace) -> None:
         raise ConfigError("nothing to simulate: add a sweep's file, --trace, --like or --paper")
     if args.model and args.trace:
         raise ConfigError("--model is not possible with --trace, whose jobs have their own speeds")
-    if args.paper and (args.spec or args.trials or args.page or args.verbose or args.target):
+    if args.paper and (args.spec or args.trials or args.page or args.verbose or args.target or args.stop):
         raise ConfigError("--paper allows only --policy, --seed, --model and --report")
     if args.size and given:
         raise ConfigError(f"--size is not possible with --{given[0]}, which names the sizes of its jobs")
@@ -94,7 +94,8 @@ def _one_workload(args: argparse.Namespace) -> None:
 
 
 def _sweep(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, Any]]:
-    spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
+    spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed, stop=args.stop)
+    spec.check_rungs()
     check_sizes(spec)
     policies = policies_of(args.policy or DEFAULT_POLICY)
     check_flag(args.size, policies, spec)
@@ -110,7 +111,7 @@ def _sweep(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, 
 
 def _trace(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     policies, path = policies_of(args.policy or DEFAULT_POLICY), Path(args.trace)
-    spec = with_flags(Spec() if args.spec is None else Spec.read(Path(args.spec)), seed=args.seed)
+    spec = with_flags(Spec() if args.spec is None else Spec.read(Path(args.spec)), seed=args.seed, stop=args.stop)
     if pollux.COLUMNS[0] in columns_of(path):
         cluster, sweep = spec.cluster, spec.sweep
         sizes = cluster.container(), sweep.seed, sweep.feedback_iteration, cluster.master()
@@ -131,7 +132,9 @@ def _like(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, A
         real = by_policy[policy]
         spec = spec_of(real) if args.spec is None else Spec.read(Path(args.spec))
         check_sizes(spec)
-        yield simulate_like(with_flags(spec, seed=args.seed), real, policy, model)
+        spec = with_flags(spec, seed=args.seed, stop=args.stop)
+        spec.check_rungs()
+        yield simulate_like(spec, real, policy, model)
 
 
 def _prediction(found: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ _NOT_POSSIBLE: dict[str, dict[str, str]] = {
     },
     "resume": {
         **dict.fromkeys(
-            ("spec", "policy", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
+            ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
             "is only for new sweeps: --resume continues a sweep as it was submitted",
         ),
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
@@ -123,7 +123,8 @@ def _in_service(args: argparse.Namespace) -> int:
         if args.detach and getattr(args, flag):
             raise ConfigError(f"{flag} is not possible with detach, which does not wait for results")
     wanted = Wanted.of(args)
-    spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
+    spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed, stop=args.stop)
+    spec.check_rungs()
     _target(args, spec)
     with client_of(args) as client:
         runner = InService(client, staged_tables(args, spec.tables()), flags_of(args), args.name or "")
@@ -345,7 +346,8 @@ def sweeps(args: argparse.Namespace) -> int:
 
 def _spec(args: argparse.Namespace) -> Spec:
     """Return a sweep's file with the flags in place of its settings."""
-    spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
+    spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed, stop=args.stop)
+    spec.check_rungs()
     return spec if args.on is None else dataclasses.replace(spec, job={**spec.job, "on": args.on})
 
 
