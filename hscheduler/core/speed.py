@@ -123,6 +123,8 @@ def with_prior(points: Sequence[Point], prior: Curve, weight: float) -> Curve:
     if not points:
         return prior
     scaled = prior.scaled(level(points, prior))
+    if len(points) == 1:
+        return scaled
     assumed = [(size, scaled.seconds(size)) for size in PRIOR_SIZES]
     # Errors of the prior count in relation to one container: at large sizes a small time would make them huge.
     alone_s = scaled.seconds(1)
@@ -141,7 +143,10 @@ class Speeds:
         #: Sweep -> job, by arrival number -> size -> its latest durations in seconds.
         self._durations: dict[str, dict[int, dict[int, list[float]]]] = {}
         self._shapes: dict[str, Curve] = {}
-        self._curves: dict[int, Curve] = {}
+        #: Sweep -> job, by arrival number -> its curve.
+        self._curves: dict[str, dict[int, Curve]] = {}
+        #: Sweep -> the largest measured size.
+        self._largest: dict[str, int] = {}
         #: Job -> its iteration when its growth was ordered, and the seconds of one.
         self._begun: dict[int, tuple[int, float]] = {}
         self._changes_s: list[float] = []
@@ -158,19 +163,22 @@ class Speeds:
         before = len(kept)
         kept.extend(durations_s)
         del kept[:-KEPT]
-        self._curves.pop(job.number, None)
+        self._forget_curve(job)
         # The shape of the sweep changes with a new size only: else each report would lead to a fit of all jobs.
         if before < LEAST_MEASURED <= len(kept):
             self._shapes.pop(sweep, None)
-            self._curves.clear()
+            self._curves.pop(sweep, None)
+            self._largest[sweep] = max(size, self.largest(sweep))
         if len(jobs) > KEPT_JOBS:
-            oldest = min(jobs)
-            del jobs[oldest]
-            self._curves.pop(oldest, None)
+            del jobs[min(jobs)]
+            self._curves.pop(sweep, None)
         if len(self._durations) > KEPT_SWEEPS:
             first = min(self._durations, key=lambda name: max(self._durations[name]))
-            del self._durations[first]
-            self._shapes.pop(first, None)
+            for kept_of in (self._durations, self._shapes, self._curves, self._largest):
+                kept_of.pop(first, None)
+
+    def _forget_curve(self, job: Job) -> None:
+        self._curves.get(job.request.sweep, {}).pop(job.number, None)
 
     def _points(self, sizes: Mapping[int, Sequence[float]]) -> list[Point]:
         # Sorted: reports may be processed in another order when a record is replayed, and sums depend on it.
@@ -184,8 +192,7 @@ class Speeds:
 
     def largest(self, sweep: str) -> int:
         """Return the largest measured size of a sweep's jobs; 0 if there is none."""
-        jobs = self._durations.get(sweep, {}).values()
-        return max((size for sizes in jobs for size, kept in sizes.items() if len(kept) >= LEAST_MEASURED), default=0)
+        return self._largest.get(sweep, 0)
 
     def shape(self, sweep: str) -> Curve:
         """Return the curve that a sweep's jobs have in common."""
@@ -212,12 +219,12 @@ class Speeds:
 
     def curve(self, job: Job) -> Curve:
         """Return the curve of a job, from what it and the other jobs of its sweep measured."""
-        found = self._curves.get(job.number)
-        if found is None:
-            sizes = self._durations.get(job.request.sweep, {}).get(job.number, {})
-            found = with_prior(self._points(sizes), self.shape(job.request.sweep), SWEEP_WEIGHT)
-            self._curves[job.number] = found
-        return found
+        sweep = job.request.sweep
+        curves = self._curves.setdefault(sweep, {})
+        if job.number not in curves:
+            sizes = self._durations.get(sweep, {}).get(job.number, {})
+            curves[job.number] = with_prior(self._points(sizes), self.shape(sweep), SWEEP_WEIGHT)
+        return curves[job.number]
 
     # ---- changes of size
 
@@ -241,4 +248,4 @@ class Speeds:
     def forget(self, job: Job) -> None:
         """Drop what only a running job needs; the measured speeds of the sweep's latest jobs stay."""
         self._begun.pop(job.number, None)
-        self._curves.pop(job.number, None)
+        self._forget_curve(job)

@@ -67,7 +67,7 @@ def _need(view: View, job: Job, least: int | None = None) -> Need:
     milestone = view.milestone(job) or asked.iterations
     # Without a milestone all jobs count alike.
     left = max(1, milestone - job.iteration) if milestone else 1
-    further = 0.0 if _is_first(view, job) else FORESIGHT * (asked.iterations - milestone)
+    further = 0.0 if _is_first(view, job) else FORESIGHT * max(0, asked.iterations - milestone)
     least = asked.least if least is None else least
     explored = view.explored(asked.sweep)
     most = min(asked.most_workers + asked.most_servers, max(2 * explored, size, asked.least))
