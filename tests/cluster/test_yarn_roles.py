@@ -68,7 +68,7 @@ def test_a_container_of_a_tier_has_room_for_both_roles_and_transient_ones_are_pr
         ({"execution": "transient=opportunistic"}, "the job has no transient containers"),
         ({**TIERS, "label": "worker=spot"}, "the job has no worker containers: name tiers instead"),
         ({**TIERS, "label": "spare=spot"}, "roles are worker, server, master; tiers are reliable, transient"),
-        ({**TIERS, "memory_mb": "transient=2048"}, "roles are worker, server, master$"),
+        ({**TIERS, "memory_mb": "transient=2048"}, "must have a number from 1 on for a worker"),
         (
             {**TIERS, "execution": "opportunistic,master=guaranteed"},
             "reliable ones must be guaranteed: use transient=opportunistic",

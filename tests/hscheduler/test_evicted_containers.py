@@ -40,7 +40,8 @@ def orders(toy: Toy, kind: type) -> list[e.Command]:
     return [command for command in toy.commands if isinstance(command, kind)]
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+# Under gain the job does not keep the size that it asks for.
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"gain"}))
 def test_taken_containers_are_replaced_once_there_is_space_and_decisions_give_the_reason(policy: str) -> None:
     toy = started(policy, 2, (3, 2))
     taken = take(toy, "a", Role.WORKER, 2)
