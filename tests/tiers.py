@@ -56,6 +56,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
         (
             "tests/integration/test_exactness.py::test_topics_with_ten",
             "tests/integration/test_exactness.py::test_ratings_with_ten",
+            "tests/integration/test_exactness.py::test_small_batches_with_ten",
         ),
         1,
     ),
@@ -69,7 +70,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
             "tests/integration/test_chaos.py::test_jobs_with_faults",
             "tests/integration/test_chaos.py::test_an_interrupt_ends",
         ),
-        2,
+        1,
     ),
     (
         (
