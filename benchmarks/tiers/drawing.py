@@ -144,7 +144,7 @@ def draw_replay(found: Mapping[str, Any], path: Path) -> None:
     top += HEAD
     lanes = (
         ("hosts", [(s["s"], s["reliable"] + s["transient"]) for s in samples], BASE, 110.0),
-        ("iterations/s", [(s["s"], s["per_s"]) for s in samples], STAGES[1], 110.0),
+        ("clocks/s", [(s["s"], s["per_s"]) for s in samples], STAGES[1], 110.0),
         ("stage", [(s["s"], s["stage"]) for s in samples], STAGES[2], 40.0),
     )
     for name, points, color, height in lanes:
