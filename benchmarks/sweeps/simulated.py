@@ -225,7 +225,7 @@ def paper_pair(seeds: Sequence[int]) -> dict[str, Any]:
 def traces(workloads: Sequence[int]) -> dict[str, Any]:
     """Return makespan, mean completion time and early feedback of Pollux's workloads on 64 containers; no rule stops.
 
-    The rule of nobody, so that all policies train the same.  Jobs have workers and servers of their own.
+    No stopping rule, so that all policies train the same.  Jobs have workers and servers of their own.
     """
     spec = Spec.of({"cluster": {"nodes": 16}, "sweep": {"stop": "none"}})
     rows: dict[str, Any] = {}
