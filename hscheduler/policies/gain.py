@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from hscheduler.core.decisions import Action, Decision, Grow, Shrink, Start, View, needing
 from hscheduler.core.division import Need, divide
-from hscheduler.core.jobs import WATCHED_ITERATIONS, Job, Size
+from hscheduler.core.jobs import WATCHED_ITERATIONS, Job
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.words import counted
 from hscheduler.policies.elastic import undo_growth
@@ -331,18 +331,14 @@ def _growth(view: View, job: Job, more: int) -> str:
     return f"{job.job_id} gets {counted(more, 'container')}: {what} {sooner_s:.3g} s sooner"
 
 
-def _target(job: Job, members: int) -> Size:
-    return scaled(job.request, members)
-
-
 def _lacking(job: Job, size: int) -> list[Role]:
-    workers, servers = _target(job, size)
+    workers, servers = scaled(job.request, size)
     return interleaved(max(0, workers - job.workers), max(0, servers - job.servers))
 
 
 def _surplus(view: View, job: Job, size: int) -> list[Container]:
     """Return the newest containers that a job has beyond a size."""
-    workers, servers = _target(job, size)
+    workers, servers = scaled(job.request, size)
     beyond = [(Role.WORKER, job.workers - workers), (Role.SERVER, job.servers - servers)]
     found = [container for role, number in beyond for container in view.containers(job, role)[: max(0, number)]]
     return found[: _size(job) - size]

@@ -1,4 +1,4 @@
-"""Jobs on two tiers keep copies on servers that stay: one that goes, cuts that fail, copies that nobody needs."""
+"""Jobs on two tiers keep copies on servers that stay: one that goes, cuts that fail, copies no longer needed."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class ForkedProcess:
             number, has_ended = _REPORT.unpack(content) if content else (-signals.SIGKILL, True)
             if has_ended:
                 self.returncode = number
-                self.__del__()
+                self._close()
             else:
                 self._pid = number
                 with suppress(OSError):
@@ -185,6 +185,9 @@ class ForkedProcess:
         return True
 
     def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._status.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
