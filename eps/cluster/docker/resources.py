@@ -145,6 +145,8 @@ class DockerResourceManager(SupervisedManager):
         self._ending = False
         #: Time of the first query without an answer; None while the engine responds.
         self._silent_since_s: float | None = None
+        #: When the engine was last found silent.
+        self._silent_at_s = 0.0
         self._look_now = threading.Event()
         self._launchers = ThreadPoolExecutor(NUM_LAUNCHERS, thread_name_prefix="docker")
         self._thread = threading.Thread(target=self._watch, name="docker-watch", daemon=True)
@@ -308,6 +310,7 @@ class DockerResourceManager(SupervisedManager):
 
     def _on_silence(self, asked_s: float, error: EngineSilentError) -> None:
         """Record that the engine does not respond; end the job after ``engine_timeout_s``."""
+        self._silent_at_s = time.monotonic()
         if self._silent_since_s is None:
             self._silent_since_s = asked_s
             logger.warning("M %s", str(error))
@@ -336,10 +339,10 @@ class DockerResourceManager(SupervisedManager):
         with self._lock:
             started = dict(self._started)
         found = {each.labels[CONTAINER]: each for each in self._engine.find(self._labels.label)}
-        silent_since_s = self._silent_since_s
+        was_silent = self._silent_since_s is not None
         for container_id, started_s in started.items():
             # An engine that was down may have lost the containers that it had started before.
-            taken = silent_since_s is not None and started_s < silent_since_s
+            taken = was_silent and started_s < self._silent_at_s
             each = found.get(container_id)
             process = self._engine.process(each.name) if each is not None and each.has_ended else None
             if process is not None:
