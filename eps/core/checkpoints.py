@@ -48,13 +48,29 @@ def checkpoint_name(epoch: int, clock: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The interval of checkpoints, in clocks or in seconds; no checkpoints if both are 0."""
+    """When checkpoints are due: at an interval in clocks or in seconds, or at certain clocks; never if all are empty."""
 
     clocks: int = 0
     seconds: float = 0.0
+    #: Ascending.
+    at: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.clocks or self.seconds)
+        return bool(self.clocks or self.seconds or self.at)
+
+    def next_clock(self, after: int, first: int) -> int | None:
+        """Return the clock of the next checkpoint; None if there is none.
+
+        Parameters
+        ----------
+        after : int
+            Clock of the one before.
+        first : int
+            First possible clock.  A clock of :attr:`at` that is missed moves here.
+        """
+        if self.clocks:
+            return -(-max(first, after + 1) // self.clocks) * self.clocks
+        return next((max(first, clock) for clock in self.at if clock > after), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +193,11 @@ class Timetable:
         """Return when the next checkpoint is due if no event comes before; infinity if none will be."""
         if not self.schedule:
             return math.inf
-        if self._last_s is None or (self.schedule.clocks and self._clock(job, self._last_s, hurries=False) is not None):
+        if self._last_s is None:
             return -math.inf
-        return self._last_s + self.schedule.seconds if self.schedule.seconds else math.inf
+        if self.schedule.seconds:
+            return self._last_s + self.schedule.seconds
+        return math.inf if self._clock(job, self._last_s, hurries=False) is None else -math.inf
 
     def _hurries(self, warned_s: float | None, now_s: float) -> bool:
         """Return whether to order one at once, because all servers are about to be preempted.
@@ -202,13 +220,12 @@ class Timetable:
         first = max(job.horizon, 0) + job.lookahead
         if hurries:
             clock = max(first, self._considered + 1)
-        elif self.schedule.clocks:
-            every = self.schedule.clocks
-            first = max(first, self._considered + 1)
-            clock = -(-first // every) * every
-            if clock > max(job.horizon, 0) + 2 * job.lookahead:
+        elif not self.schedule.seconds:
+            wanted = self.schedule.next_clock(self._considered, first)
+            if wanted is None or wanted > max(job.horizon, 0) + 2 * job.lookahead:
                 return None
-        elif self.schedule.seconds and self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
+            clock = wanted
+        elif self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
             clock = max(first, self._considered + 1)
         else:
             return None

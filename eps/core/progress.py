@@ -376,7 +376,11 @@ class Progress:
 
 
 def pause_and_slowdown(
-    completed_s: Sequence[float], begin_s: float, end_s: float, went_back_s: Sequence[float] = ()
+    completed_s: Sequence[float],
+    begin_s: float,
+    end_s: float,
+    went_back_s: Sequence[float] = (),
+    commit_clock: int | None = None,
 ) -> tuple[float, float]:
     """Return how much a plan delayed the iterations, in seconds.
 
@@ -388,27 +392,31 @@ def pause_and_slowdown(
         The plan's life, from proposed to released.
     went_back_s : sequence of float
         Times of rollbacks; intervals that contain one are not attributed to the plan.
+    commit_clock : int, optional
+        The first clock of the new size, by which an iteration takes as long as those after the plan.
 
     Returns
     -------
     pause_s : float
-        The longest interval between two completed iterations that overlaps the plan's life, less the median of the
-        twenty intervals before it; at least 0.  Of the interval in which the plan began, only the part after that
-        counts: earlier delays, such as an outage of the cluster, have other causes.
+        How much longer an interval between two completed iterations that overlaps the plan's life took than usual, at
+        most; at least 0.  Usual is the median of the twenty intervals before the plan; from ``commit_clock`` on that of
+        the twenty after it.  If there are none on one side, the other one decides.  Of the interval in which the plan
+        began, only the part after that counts: earlier delays, such as an outage of the cluster, have other causes.
     slowdown_s : float
         The sum of all such excesses, positive and negative; at least 0.
     """
     # The interval that contains the beginning starts with the last completion before it.
     first = max(0, bisect_right(completed_s, begin_s) - 1)
     stop = min(len(completed_s), bisect_left(completed_s, end_s) + 1)
-    during = list(pairwise(completed_s[first:stop]))
+    during = list(enumerate(pairwise(completed_s[first:stop]), first + 1))
     if not during:
         return 0.0, 0.0
     before = sorted(b - a for a, b in pairwise(completed_s[max(0, first - USUAL_CLOCKS) : first + 1]))
-    usual_s = before[len(before) // 2] if before else 0.0
+    after = sorted(b - a for a, b in pairwise(completed_s[stop - 1 : stop + USUAL_CLOCKS]))
+    old_s, new_s = (found[len(found) // 2] if found else 0.0 for found in (before or after, after or before))
     excess = [
-        min(b - a - usual_s, b - begin_s)
-        for a, b in during
+        min(b - a - (old_s if commit_clock is None or clock < commit_clock else new_s), b - begin_s)
+        for clock, (a, b) in during
         if not any(max(a, begin_s) < back_s <= b for back_s in went_back_s)
     ]
     return max(0.0, max(excess, default=0.0)), max(0.0, sum(excess))

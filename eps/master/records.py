@@ -166,7 +166,7 @@ def change_entry(
     asked_s = plan.reached_s[Phase.QUEUED]
     begin_s = plan.reached_s.get(Phase.PROPOSED, asked_s)
     ended = plan.reached_s.get(Phase.RELEASED, plan.reached_s.get(Phase.ABORTED, now_s))
-    pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s, ended, went_back_s)
+    pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s, ended, went_back_s, plan.commit_clock)
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),

@@ -44,7 +44,7 @@ MOST_ITERATIONS = 2**31 - 1
 #: Partitions of a job by default: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
 
-_EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
+_EVERY = re.compile(r"(\d+)(s?)|\d+(?:,\d+)+", re.ASCII)
 
 
 class JobSpec(Table, frozen=True):
@@ -122,7 +122,7 @@ class JobSpec(Table, frozen=True):
         Literal["local", "docker", "yarn"], "local (processes), docker (containers of this machine) or yarn", "NAME"
     ] = "local"
     containers: Containers = Containers()
-    checkpoint_every: Annotated[str, "take a checkpoint every N iterations (10) or seconds (30s)", "N|Ns"] = ""
+    checkpoint_every: Annotated[str, "take a checkpoint every N iterations (10) or seconds (30s), or at these iterations (12,36,108)", "N|Ns|N,N"] = ""
     checkpoints: Checkpoints = Checkpoints()
     docker: Docker = Docker()
     yarn: Yarn = Yarn()
@@ -216,16 +216,22 @@ class JobSpec(Table, frozen=True):
         return tuple(found)
 
     def checkpoint_schedule(self) -> Schedule:
-        """Return when checkpoints are due: every ``10`` (clocks) or ``30s`` (seconds); never for an empty text."""
+        """Return when checkpoints are due: every ``10`` (clocks) or ``30s`` (seconds), or at ``12,36,108`` (clocks).
+
+        Never for an empty text.
+        """
         text = self.checkpoint_every
         if not text:
             return Schedule()
         found = _EVERY.fullmatch(text)
-        if found is None or int(found[1]) < 1:
+        clocks = () if found is None or found[1] else tuple(int(clock) for clock in text.split(","))
+        if found is None or int(found[1] or clocks[0]) < 1:
             raise ConfigError(
                 f"checkpoint_every is {text!r}, but must be a number of iterations from 1 on, as in 10, or of seconds, "
-                "as in 30s"
+                "as in 30s, or the iterations themselves, as in 12,36,108"
             )
+        if clocks:
+            return Schedule(at=tuple(sorted(set(clocks))))
         return Schedule(seconds=float(found[1])) if found[2] else Schedule(clocks=int(found[1]))
 
     def evaluate_at(self, clock: int) -> bool:

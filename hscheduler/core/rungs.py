@@ -7,6 +7,7 @@ Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSy
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count, takewhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class Rungs:
         """Return the iteration of a rung, counted from 0; None if there is no such rung."""
         iteration = self.first * (self.eta**number if self.eta else number + 1)
         return iteration if iteration and (not self.end or iteration < self.end) else None
+
+    def all(self) -> tuple[int, ...]:
+        """Return the iterations of all rungs, which have an end."""
+        return tuple(takewhile(bool, (self.at(number) or 0 for number in count())))
 
     def until(self, end: int) -> Rungs:
         """Return the rungs below ``end``; 0 is no limit."""

@@ -582,6 +582,8 @@ class JobState:
         self.resize = Resize(job_id, name, self.places, hosts)
         #: Why the job is to end; empty while it is not.
         self._why = ""
+        #: Iteration of its latest checkpoint.
+        self._saved_at = 0
         #: It is to end once it has a checkpoint of this iteration or a later one; 0: at once.
         self._pauses_at = 0
         #: When it ends at the latest, seconds.
@@ -621,7 +623,8 @@ class JobState:
             self._orders.append((number, order))
         elif self.stage is not Stage.IDLE or self._is_to_start():
             self._why = order.why
-            self._pauses_at, self._pause_limit_s = order.after, now_s + PAUSE_LIMIT_S
+            self._pauses_at = order.after if self._saved_at < order.after else 0
+            self._pause_limit_s = now_s + PAUSE_LIMIT_S
             # A pause is no standstill: others use its containers.
             self._standstill.stop_ordered(order.restarts and not order.after, now_s)
         if isinstance(order, e.EndJob) and order.after:
@@ -687,6 +690,8 @@ class JobState:
         """Note that the job was started, or found running; return events."""
         self.stage, self._has_iterated, self._gave_up = Stage.WAITS, False, False
         self._may_be_there = False
+        if isinstance(start, Start) and not start.resumes:
+            self._saved_at = 0
         if self._resumes_at and isinstance(start, Start):
             self.reading.rewind(self._resumes_at)
             self._resumes_at = 0
@@ -731,7 +736,8 @@ class JobState:
         if self.stage is not Stage.WAITS:
             said += taken_of(self._job_id, self.places, status)
         latest = (status.get("checkpoints") or {}).get("latest_clock")
-        if latest is not None and latest >= self._pauses_at:
+        self._saved_at = max(self._saved_at, latest or 0)
+        if self._saved_at >= self._pauses_at:
             self._pauses_at = 0
         if history:
             if not self._has_iterated:

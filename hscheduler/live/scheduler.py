@@ -31,7 +31,7 @@ from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
-from hscheduler.core.rungs import Stopping
+from hscheduler.core.rungs import Rungs, Stopping
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
@@ -105,18 +105,23 @@ def end_all(ends: Sequence[Callable[[], None]]) -> None:
                 logger.error("a job could not be ended", exc_info=error)
 
 
-def checkpoint_interval(first_rung: int, *, restarts: bool) -> str:
-    """Return the interval of checkpoints with one at each rung, since rungs are multiples of the first one.
+def checkpoints_at(rungs: Rungs, iterations: int, *, restarts: bool) -> str:
+    """Return the setting ``checkpoint_every`` with a checkpoint at each rung.
 
     Parameters
     ----------
-    first_rung : int, iterations
+    rungs : Rungs
+        Multiples of the first one, which exists.
+    iterations : int
+        Of the job.
     restarts : bool
         The policy restarts jobs, too, from their latest checkpoint: take more of them, :data:`MOST_BETWEEN_RUNGS` or
-        fewer between two rungs.
+        fewer before the first rung.
     """
-    least = -(-first_rung // MOST_BETWEEN_RUNGS) if restarts else first_rung
-    return str(next(every for every in range(least, first_rung + 1) if first_rung % every == 0))
+    if not restarts and rungs.eta:
+        return ",".join(str(at) for at in rungs.until(iterations).all())
+    least = -(-rungs.first // MOST_BETWEEN_RUNGS) if restarts else rungs.first
+    return str(next(every for every in range(least, rungs.first + 1) if rungs.first % every == 0))
 
 
 class Fleet:
@@ -231,7 +236,8 @@ class Fleet:
         state, job = registry.state, registry.state.jobs[submission.job_id]
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
-            every = checkpoint_interval(state.rungs(job).first, restarts=restarts) if pauses else CHECKPOINT_EVERY
+            rungs = state.rungs(job)
+            every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else CHECKPOINT_EVERY
             spec = spec.with_settings(checkpoint_every=every)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = f"H-scheduler {self._tag}"

@@ -160,8 +160,13 @@ def plain_cost(completed_s: list[float], begin_s: float, end_s: float) -> tuple[
     if not during:
         return 0.0, 0.0
     before = sorted(stop - start for start, stop in intervals[max(0, during[0] - 20) : during[0]])
-    usual_s = before[len(before) // 2] if before else 0.0
-    excess = [intervals[i][1] - intervals[i][0] - usual_s for i in during]
+    after = sorted(stop - start for start, stop in intervals[during[-1] + 1 : during[-1] + 21])
+    before, after = before or after, after or before
+    usual = [after if commit_clock is not None and i + 1 >= commit_clock else before for i in during]
+    excess = [
+        intervals[i][1] - intervals[i][0] - (values[len(values) // 2] if values else 0.0)
+        for i, values in zip(during, usual, strict=True)
+    ]
     if intervals[during[0]][0] < begin_s:
         excess[0] = min(excess[0], intervals[during[0]][1] - begin_s)
     return max(0.0, max(excess)), max(0.0, sum(excess))
