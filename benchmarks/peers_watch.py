@@ -63,11 +63,14 @@ def _cpu_s(pid: int) -> float:
 
 
 def machine_busy_s() -> float:
-    """Return the processor seconds used on this machine since it booted."""
+    """Return the processor seconds used on this machine since it booted.
+
+    Those of processes with a lowered priority (``nice``) do not count: they give way.
+    """
     with open("/proc/stat", encoding="ascii") as stream:
         fields = [int(text) for text in stream.readline().split()[1:9]]
-    idle = fields[3] + fields[4]
-    return (sum(fields) - idle) / _TICKS_PER_S
+    _, nice, _, idle, waiting, *_ = fields
+    return (sum(fields) - nice - idle - waiting) / _TICKS_PER_S
 
 
 def end_descendants(keep: Sequence[int] = ()) -> None:
