@@ -162,11 +162,11 @@ def plain_cost(completed_s: list[float], begin_s: float, end_s: float, commit_cl
     before = sorted(stop - start for start, stop in intervals[max(0, during[0] - 20) : during[0]])
     after = sorted(stop - start for start, stop in intervals[during[-1] + 1 : during[-1] + 21])
     is_new = {i: commit_clock is not None and i + 1 >= commit_clock for i in during}
-    old = [i for i in during if not is_new[i]] or during
-    own = sorted(intervals[i][1] - intervals[i][0] for i in old)
+    own = sorted(intervals[i][1] - intervals[i][0] for i in during if not is_new[i])
     usual = [after or before or own if is_new[i] else before or own for i in during]
     excess = [
-        intervals[i][1] - intervals[i][0] - values[len(values) // 2] for i, values in zip(during, usual, strict=True)
+        intervals[i][1] - intervals[i][0] - (values[len(values) // 2] if values else 0.0)
+        for i, values in zip(during, usual, strict=True)
     ]
     if intervals[during[0]][0] < begin_s:
         excess[0] = min(excess[0], intervals[during[0]][1] - begin_s)
