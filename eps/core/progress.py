@@ -401,8 +401,8 @@ def pause_and_slowdown(
         How much longer an interval between two completed iterations that overlaps the plan's life took than usual, at
         most; at least 0.  Usual is the median of the twenty intervals before the plan; from ``commit_clock`` on that of
         the twenty after it, or of those before if there are none.  In the first iterations of a job there are none
-        before: then those of the plan until ``commit_clock`` are usual.  Of the interval in which the plan began, only the part after
-        that counts: earlier delays, such as an outage of the cluster, have other causes.
+        before: then those of the plan until ``commit_clock`` are usual.  Of the interval in which the plan began, only
+        the part after that counts: earlier delays, such as an outage of the cluster, have other causes.
     slowdown_s : float
         The sum of all such excesses, positive and negative; at least 0.
     """
