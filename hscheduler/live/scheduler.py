@@ -234,9 +234,9 @@ class Fleet:
         settings = self._settings
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
         state, job = registry.state, registry.state.jobs[submission.job_id]
+        rungs = state.rungs(job)
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
-            rungs = state.rungs(job)
             every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else CHECKPOINT_EVERY
             spec = spec.with_settings(checkpoint_every=every)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
@@ -248,7 +248,7 @@ class Fleet:
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,
             settings.restart_s,
-            state.rungs(job),
+            rungs,
         )
 
 
