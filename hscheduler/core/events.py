@@ -33,6 +33,11 @@ class SweepOpened:
     stopping: Stopping = DEFAULT
     #: Number of its trials; 0: unknown.  A sweep may be opened again when the number is known.
     trials: int = 0
+    #: What its next trial will request, at least.  The scheduler then says when that trial can start
+    #: (:class:`TrialWanted`).  None: trials arrive by themselves.
+    coming: JobRequest | None = None
+    #: Most trials that are queued or run at once, for a sweep with ``coming``; 0 sets no limit.
+    parallelism: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +286,13 @@ class JobOver:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialWanted:
+    """Draw the next trial of a sweep and submit it: it could start now."""
+
+    sweep: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explain:
     """Record a decision with its explanation."""
 
@@ -292,4 +304,4 @@ class Explain:
 
 #: Commands that one job carries out.
 Order = StartJob | GrowJob | ShrinkJob | EndJob
-Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | Explain
+Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | TrialWanted | Explain

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eps.storage.jobdir import find_job
 from hscheduler import cli
 from hscheduler.core import events as e
-from hscheduler.live.points import GivenPoints
+from hscheduler.live.points import GivenPoints, Rungs
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
 
@@ -74,6 +75,31 @@ def test_a_sweep_ends_with_its_best_point_and_leaks_nothing(policy: str) -> None
         assert any(isinstance(event, e.GrowthDone) for event in happened), "eight containers, four for each job"
         assert sum(trial["restarts"] for trial in found["trials"]) == 0
     json.dumps(found, allow_nan=False)
+
+
+class Noted(GivenPoints):
+    """Points that note how many results they know whenever they are asked for one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__([{"learning_rate": 0.1 / (k + 1)} for k in range(number)])
+        self.known = 0
+        self.asked: list[int] = []
+
+    def ask(self, job_id: str) -> dict[str, Any]:
+        self.asked.append(self.known)
+        return super().ask(job_id)
+
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
+        self.known += 1
+
+
+def test_a_point_is_drawn_when_its_trial_can_start() -> None:
+    points = Noted(4)
+    found = Sweep(spec(job={"iterations": 30}), "static", points=points).run()
+    assert found["completed"] == 4
+    assert points.asked[:2] == [0, 0], "two fit at once"
+    assert points.asked[2] >= 1 and points.asked[3] >= 2, "the results that made room are known"
+    assert all(trial["started_s"] - trial["arrived_s"] < 1 for trial in found["trials"])
 
 
 def test_a_failed_trial_has_its_reason_and_the_others_continue() -> None:
