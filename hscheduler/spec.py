@@ -204,6 +204,8 @@ class SweepSpec:
     threshold: int = 0
     #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
     stop: str = ""
+    #: End a trial whose training loss grows by orders of magnitude: a thousand times its first value, and growing.
+    stop_diverged: bool = True
     #: ``sha`` and ``asha``: of the trials at a rung, one in ``eta`` goes on.
     eta: int = 3
     #: The first rung, at which ``median``, ``sha`` and ``asha`` judge a trial; 0: ``feedback_iteration``.
@@ -499,6 +501,7 @@ class Spec:
             sweep.trials,
             None if sweep.arrival else self.coming(name),
             sweep.parallelism,
+            sweep.stop_diverged,
         )
 
     def coming(self, name: str) -> JobRequest | None:

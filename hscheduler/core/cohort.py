@@ -47,6 +47,8 @@ class Cohort:
         self.coming: JobRequest | None = None
         #: Most trials that are queued or run at once, for a sweep with ``coming``; 0 sets no limit.
         self.parallelism = 0
+        #: Whether to end a trial whose loss grows by orders of magnitude.
+        self.stops_diverged = True
         self._is_closed = False
         self._training = training
         #: By arrival number: queued or running trials, paused ones, and running ones at a rung that are not judged yet.

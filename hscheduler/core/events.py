@@ -38,6 +38,8 @@ class SweepOpened:
     coming: JobRequest | None = None
     #: Most trials that are queued or run at once, for a sweep with ``coming``; 0 sets no limit.
     parallelism: int = 0
+    #: Whether to end a trial whose loss grows by orders of magnitude.
+    stop_diverged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,17 @@ class RungReached:
 
 
 @dataclass(frozen=True, slots=True)
+class LossDiverged:
+    """The training loss of a job has grown by orders of magnitude (:mod:`hscheduler.stopping.divergence`)."""
+
+    job_id: str
+    iteration: int
+    #: The first loss, and that of the iteration.
+    first: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class GrowthDone:
     """The members that were added last have joined the job.
 
@@ -182,6 +195,8 @@ class JobEnded:
     loss: float | None = None
     #: Seconds for which changes of its size paused it, restarts included.
     pause_s: float = 0.0
+    #: It ended because its loss or a gradient was not finite.
+    has_diverged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +238,7 @@ JobEvent = (
     | Iterated
     | FeedbackGiven
     | RungReached
+    | LossDiverged
     | GrowthDone
     | GrowthFailed
     | ContainersGone

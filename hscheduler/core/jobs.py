@@ -255,6 +255,8 @@ class Job:
     members: Mapping[str, str] = field(default_factory=dict)
     #: Final value of the metric, if it finished.
     loss: float | None = None
+    #: Its loss grew by orders of magnitude, or was not finite: it counts as killed, however it ends.
+    has_diverged: bool = False
 
     @property
     def job_id(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from eps.errors import DIVERGED
 from hscheduler.core import events as e
 from hscheduler.core import replacements, watch
 from hscheduler.core.cohort import Cohort
@@ -170,6 +171,7 @@ class Scheduler(SchedulerView):
         cohort.feedback_iteration = opened.feedback_iteration or own.grace_iterations
         cohort.trials = opened.trials
         cohort.coming, cohort.parallelism = opened.coming, opened.parallelism
+        cohort.stops_diverged = opened.stop_diverged
 
     def is_idle_news(self, news: e.Iterated) -> bool:
         """Return whether a progress report can be skipped: no decision depends on it before the next report."""
@@ -233,6 +235,9 @@ class Scheduler(SchedulerView):
                 reports = job.phase.runs or job.phase is Phase.RESTARTING
                 if reports and self.next_rung(job) == iteration:
                     self._cohort(job.request.sweep).reach(job, value)
+            case e.LossDiverged():
+                if self._cohorts[job.request.sweep].stops_diverged and (job.phase.runs or job.phase is Phase.STARTING):
+                    self._end_diverged(job, event)
             case e.GrowthDone(_, members):
                 job.growing, job.members, job.failed_returns = False, dict(members) or job.members, 0
                 self._speeds.end_change(job)
@@ -266,10 +271,19 @@ class Scheduler(SchedulerView):
             case e.CancelAsked(_, why):
                 self._end(job, why)
             case e.JobEnded(_, phase, why, feedback, loss):
-                job.loss = loss
+                job.has_diverged |= event.has_diverged
+                job.loss = None if job.has_diverged else loss
                 # It has ended, so it does not enter the training phase and displaces no other job.
                 job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)
+
+    def _end_diverged(self, job: Job, event: e.LossDiverged) -> None:
+        job.has_diverged = True
+        why = (
+            f"{job.job_id} is killed: {DIVERGED}, its loss grew from {event.first:g} to {event.loss:g} by iteration "
+            f"{event.iteration}"
+        )
+        self._carry_out(Decision((Kill(job.job_id),), why))
 
     def _note_taken(self, job: Job, names: Sequence[str], why: str) -> None:
         """Record containers that the cluster took: the job is restored to its size, at most to its requested size.
@@ -463,6 +477,8 @@ class Scheduler(SchedulerView):
             return
         self._unqueue(job)
         self._pending.pop(job.job_id, None)
+        # A diverged job may complete its iterations before the order to end arrives.
+        phase = Phase.KILLED if job.has_diverged else phase
         # A job that finished may have an older reason from an order to end; it does not apply.
         self._over(job, phase, "" if phase is Phase.FINISHED else why or job.why)
 

@@ -271,7 +271,10 @@ class Sweep:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             value = submission.stopped_with if killed else submission.loss
-            self._source.tell(trial.job_id, value, killed, submission.rungs)
+            if submission.has_diverged:
+                self._source.tell(trial.job_id, None, killed=True)
+            else:
+                self._source.tell(trial.job_id, value, killed, submission.rungs)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries

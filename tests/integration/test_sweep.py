@@ -102,19 +102,22 @@ def test_a_point_is_drawn_when_its_trial_can_start() -> None:
     assert all(trial["started_s"] - trial["arrived_s"] < 1 for trial in found["trials"])
 
 
-def test_a_failed_trial_has_its_reason_and_the_others_continue() -> None:
+def test_diverged_trials_are_killed_with_the_reason_and_the_others_continue() -> None:
     linear = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
     sweep = Sweep(
-        spec(sweep={"trials": 2, "threshold": 0}, job=linear),
+        spec(sweep={"trials": 3, "threshold": 0}, job=linear),
         "elastic",
-        # The second diverges at once.
-        points=GivenPoints([{"learning_rate": 1e-2}, {"learning_rate": 1e30}]),
+        # The gradient of the second is soon infinite; the loss of the third only grows and grows.
+        points=GivenPoints([{"learning_rate": 1e-2}, {"learning_rate": 1e30}, {"learning_rate": 8.0}]),
     )
     found = sweep.run()
     by_rate = {trial["point"]["learning_rate"]: trial for trial in found["trials"]}
     assert by_rate[1e-2]["phase"] == "finished"
-    assert by_rate[1e30]["phase"] == "failed"
-    assert "training diverged" in by_rate[1e30]["why"]
+    for rate, why in ((1e30, "between keys 0 and 1: training diverged"), (8.0, "diverged, its loss grew from")):
+        assert by_rate[rate]["phase"] == "killed"
+        assert why in by_rate[rate]["why"]
+        assert len(by_rate[rate]["attempts"]) == 1
+        assert by_rate[rate]["loss"] is None
     assert found["resources"] == {"leaked": 0}
 
 
