@@ -517,6 +517,12 @@ class LiveScheduler:
         """Note that all trials of a sweep with a file are over, and no more will come."""
         self._events.put(lambda: self.registry.ended.setdefault(sweep))
 
+    def wants_trial(self, sweep: str) -> bool:
+        """Return whether the next trial of a sweep could start now; False, too, while the scheduler cannot answer."""
+        with suppress(DeadlineError):
+            return self.ask(lambda: self.state.wants_trial(sweep))
+        return False
+
     def tell(self, event: e.NodeEvent) -> None:
         """Queue an event of a node."""
         self._events.put(event)

@@ -7,6 +7,7 @@ is real.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +17,7 @@ from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
 from eps.system import interrupt
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Phase
 from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
@@ -40,20 +41,6 @@ def trial_prefix(name: str) -> str:
 def trial_id(name: str, number: int) -> str:
     """Return the id of a sweep's ``number``-th trial, counted from 1, which is also the id of its first job."""
     return f"{trial_prefix(name)}{number}"
-
-
-def opened_of(spec: Spec, name: str) -> e.SweepOpened:
-    """Return the event that opens a sweep, by its file."""
-    sweep = spec.sweep
-    return e.SweepOpened(
-        name,
-        Direction(sweep.direction),
-        sweep.threshold or None,
-        sweep.metric,
-        sweep.feedback_iteration,
-        sweep.stopping(),
-        sweep.trials,
-    )
 
 
 @dataclass
@@ -107,7 +94,9 @@ class Sweep:
         self._source = points_of(spec) if points is None else points
         # The ranking of its jobs comes with the event that opens it.
         self._settings = LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
+        #: Seconds from the sweep's start at which trials arrive, unless they arrive when they can start.
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
+        self._due_s = next(self._arrivals)
         self._trials: list[_Trial] = []
         #: The jobs of all trials.
         self._jobs: dict[str, Submission] = {}
@@ -126,7 +115,7 @@ class Sweep:
         """
         with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
             self.scheduler = scheduler
-            scheduler.open_sweep(opened_of(self.spec, self._name))
+            scheduler.open_sweep(self.spec.opened(self._name))
             scheduler.settle(SETTLE_TIMEOUT_S)
             self.feed(scheduler)
             scheduler.check()
@@ -145,10 +134,12 @@ class Sweep:
         """
         self._restore_trials(scheduler)
         self.scheduler = scheduler
-        began_s = scheduler.registry.opened_s.get(self._name, 0.0)
-        due_s = next(self._arrivals)
+        opened = self.spec.opened(self._name)
+        if scheduler.registry.sweeps.get(self._name) != opened:
+            # For example, the sweep could not resume before, and no room was kept for its trials.
+            scheduler.open_sweep(opened)
         for _ in self._trials:
-            due_s = next(self._arrivals)
+            self._due_s = next(self._arrivals)
         while True:
             interrupt.check()
             self._news.clear()
@@ -157,21 +148,27 @@ class Sweep:
                 # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
+            # Before the results are told: the source then knows those that made room for the trial.
+            left_s = self._arrives_in_s(scheduler)
             for trial in self._trials:
                 if not trial.is_reported:
                     self._look_at(trial, scheduler)
             over = sum(trial.is_reported for trial in self._trials)
             if over >= self._most:
                 return
-            left_s = _LOOK_S
             paused = sum(trial.attempts[-1].is_paused for trial in self._trials)
-            if self._may_submit(over + paused):
-                left_s = began_s + due_s - scheduler.now_s()
-                if left_s <= 0:
-                    due_s = next(self._arrivals)
-                    self._submit(scheduler)
-                    continue
+            if not self._may_submit(over + paused):
+                left_s = _LOOK_S
+            elif left_s <= 0:
+                self._submit(scheduler)
+                continue
             self._news.wait(min(_LOOK_S, left_s))
+
+    def _arrives_in_s(self, scheduler: LiveScheduler) -> float:
+        """Return the seconds until the next trial arrives, if any is left; infinity if it cannot start yet."""
+        if self.spec.sweep.arrival:
+            return scheduler.registry.opened_s.get(self._name, 0.0) + self._due_s - scheduler.now_s()
+        return 0.0 if len(self._trials) < self._most and scheduler.wants_trial(self._name) else math.inf
 
     def _end_all(self, scheduler: LiveScheduler) -> None:
         for trial in self._trials:
@@ -230,12 +227,13 @@ class Sweep:
 
     def _submit(self, scheduler: LiveScheduler) -> None:
         job_id = trial_id(self._name, len(self._trials) + 1)
+        self._due_s = next(self._arrivals)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration:
             self._most = len(self._trials)
             # Its stopping rule must not wait for more.
-            scheduler.open_sweep(dataclasses.replace(opened_of(self.spec, self._name), trials=self._most))
+            scheduler.open_sweep(dataclasses.replace(self.spec.opened(self._name), trials=self._most))
             return
         try:
             trial = _Trial(job_id, self.spec.job_spec(point))
@@ -249,6 +247,7 @@ class Sweep:
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
         request = request_of(trial.spec, job_id, self._name, self.spec.cluster)
+        request = dataclasses.replace(request, is_retry=bool(trial.attempts))
         self.iterations[job_id], self._trial_of[job_id] = trial.spec.iterations, trial.job_id
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
@@ -272,7 +271,10 @@ class Sweep:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             value = submission.stopped_with if killed else submission.loss
-            self._source.tell(trial.job_id, value, killed, submission.rungs)
+            if submission.has_diverged:
+                self._source.tell(trial.job_id, None, killed=True)
+            else:
+                self._source.tell(trial.job_id, value, killed, submission.rungs)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
@@ -281,5 +283,5 @@ class Sweep:
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:
             self._on_event(now_s, event, commands)
-        if any(isinstance(command, e.JobOver | e.EndJob) for command in commands):
+        if any(isinstance(command, e.JobOver | e.EndJob | e.TrialWanted) for command in commands):
             self.wake()

@@ -5,6 +5,7 @@ Commands and ``hscheduler.sweep`` choose a runner.  Output, reports and results 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -24,7 +25,7 @@ from hscheduler.application.monitor import KILL_S, ApplicationDir, Ended, Monito
 from hscheduler.application.staged_files import SWEEP
 from hscheduler.application.submit import submit_sweep
 from hscheduler.core import events as e
-from hscheduler.live.checks import check_sweep
+from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
@@ -33,6 +34,8 @@ from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures, sentences
 from hscheduler.service.client import SchedulerClient
 from hscheduler.spec import Spec
+
+logger = logging.getLogger(__name__)
 
 #: Name in messages before the sweep has an id.
 _NAME = "the sweep"
@@ -104,6 +107,7 @@ class Here:
     def __init__(self, spec: Spec, policy: str, points: Points | None = None) -> None:
         spec = placed(spec, None)
         check_sweep(spec)
+        _warn(spec, policy)
         self.viewers: list[OnEvent] = []
         self.sweep = Sweep(spec, policy, self._show, points)
 
@@ -134,6 +138,11 @@ class Here:
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         for viewer in self.viewers:
             viewer(now_s, event, commands)
+
+
+def _warn(spec: Spec, policy: str) -> None:
+    for sentence in warnings_of(spec, policy):
+        logger.warning("%s", sentence)
 
 
 def _tested(report: dict[str, Any], data: str) -> Outcome:
@@ -202,6 +211,7 @@ class OnYarn:
             conf = environment_configuration()
             spec = placed(self._spec, "yarn")
             check_sweep(spec)
+            _warn(spec, self._policy)
             client = YarnClient(conf)
         # Ends of this process end the application: no other process here follows it.
         with closing(client), interrupt.interrupt_on_signals():
