@@ -7,12 +7,12 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
-from eps.errors import ConfigError, EpsError
+from eps.errors import ConfigError, EpsError, StorageError
 from eps.job.display import table as columns
 from eps.job.yarn.sweeps import report_of
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
@@ -42,13 +42,25 @@ from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
 from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.reports.view import SweepView
-from hscheduler.runners import Here, InService, Interrupted, OnYarn, Outcome, Resumed, Runner, Viewers
+from hscheduler.runners import (
+    Here,
+    InService,
+    Interrupted,
+    OnYarn,
+    Outcome,
+    Over,
+    Resumed,
+    ResumedHere,
+    Runner,
+    Viewers,
+)
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.spec import Spec
 
 #: Flags that a kind of sweep does not support, and why.
 _NOT_HERE = "is only for sweeps in a service: add --state DIR or --scheduler HOST:PORT"
 _NOT_POSSIBLE: dict[str, dict[str, str]] = {
-    "here": {"detach": _NOT_HERE, "name": _NOT_HERE},
+    "here": {"detach": _NOT_HERE},
     "service": {
         "web": "is not possible with a service: use hscheduler serve --web",
         "policy": "is not possible with a service: use hscheduler serve --policy",
@@ -59,11 +71,11 @@ _NOT_POSSIBLE: dict[str, dict[str, str]] = {
             ("detach", "name"), "is only for sweeps in a service; on YARN each sweep is a separate application"
         ),
     },
-    "resume": {
-        **dict.fromkeys(
-            ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
-            "is only for new sweeps: --resume continues a sweep as it was submitted",
-        ),
+    "resume": dict.fromkeys(
+        ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
+        "is only for new sweeps: --resume continues a sweep as it was submitted",
+    ),
+    "resume on yarn": {
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
     },
 }
@@ -90,8 +102,7 @@ class Wanted:
 def sweep(args: argparse.Namespace) -> int:
     """Run a sweep's file under a policy; show its progress, print a table and the best point."""
     if args.resume is not None:
-        _check_flags(args, "resume")
-        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args), _line_viewers(args))
+        return _resume(args)
     if args.spec is None:
         raise ConfigError("SPEC.toml is missing: name the file of a sweep, or --resume SWEEP")
     if args.scheduler or args.state:
@@ -103,10 +114,33 @@ def sweep(args: argparse.Namespace) -> int:
         _check_flags(args, "yarn")
         return _run(OnYarn(spec, policy), Wanted.of(args), _line_viewers(args))
     _check_flags(args, "here")
-    wanted, here = Wanted.of(args), Here(spec, policy)
+    wanted = Wanted.of(args)
+    with RecordedSweep.create(args.name or "", Path(args.spec).stem) as place:
+        return _here(args, Here(spec, policy, place=place, report=wanted.report), place, wanted)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    """Continue a sweep, or show the results of one that has ended."""
+    _check_flags(args, "resume")
+    place = RecordedSweep.find(args.resume)
+    if place is None:
+        _check_flags(args, "resume on yarn")
+        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args), _line_viewers(args))
+    wanted = Wanted.of(args)
+    with place.lock():
+        if place.has_ended():
+            return _run(Over(place), wanted, _line_viewers(args))
+        return _here(args, ResumedHere(place, wanted.report), place, wanted)
+
+
+def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wanted) -> int:
+    """Run a sweep on this host to its end; show it as the flags say."""
+    policy = here.policy
+    if not args.quiet:
+        say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
     with ExitStack() as stack:
         view, server, screen = view_of(here, policy), None, stack.enter_context(ExitStack())
-        here.viewers.append(lambda now_s, event, commands: view.take(now_s, event, commands, here.sweep.state))
+        here.watch(view)
         if args.web is not None:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
@@ -164,7 +198,7 @@ def _run(
     report = outcome.report
     if report is not None:
         report = with_target(report, wanted.target)
-        write_results(wanted.report, wanted.page, report)
+        outcome = _written(outcome, report, wanted.report, wanted.page)
         if server is not None:
             server.end({report["policy"]: report})
         for export in wanted.exports:
@@ -173,6 +207,17 @@ def _run(
             print_failures(report)
     code = EXIT_FAILED if report is None else print_best(report, wanted.page)
     return EXIT_FAILED if _print_problems(outcome) else code
+
+
+def _written(outcome: Outcome, report: dict[str, Any], target: Path | None, drawn: Path | None) -> Outcome:
+    """Write a report and its page; return the outcome, with the problem if one cannot be written."""
+    try:
+        write_results(target, drawn, report)
+    except StorageError as error:
+        if not outcome.kept:
+            raise
+        return replace(outcome, problems=(*outcome.problems, f"{error}; {outcome.kept}"))
+    return outcome
 
 
 def _print_problems(outcome: Outcome) -> bool:
@@ -187,9 +232,9 @@ def _print_problems(outcome: Outcome) -> bool:
 
 def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     """Write and print the results of an interrupted sweep, below the shown progress."""
-    if outcome.report is not None:
-        write_results(target, drawn, outcome.report)
-        print_interrupted(outcome.report, target, drawn)
+    if (report := outcome.report) is not None:
+        outcome = _written(outcome, report, target, drawn)
+        print_interrupted(report, target, drawn)
     _print_problems(outcome)
 
 
