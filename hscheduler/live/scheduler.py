@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
@@ -225,8 +224,7 @@ class Fleet:
             jobs = [job for job in self._jobs.values() if job.is_alive]
 
         def end() -> None:
-            how = LiveJob.close if not leave else LiveJob.interrupt if interrupt else LiveJob.leave
-            end_all([partial(how, job) for job in jobs])
+            end_all([job.close if not leave else job.interrupt if interrupt else job.leave for job in jobs])
             self._forks.close()
 
         return end

@@ -304,10 +304,12 @@ class OnYarn:
     ----------
     spec : Spec
     policy : str
+    name : str
+        Of the sweep on this machine; empty: a new id.
     """
 
-    def __init__(self, spec: Spec, policy: str) -> None:
-        self._spec, self._policy = spec, policy
+    def __init__(self, spec: Spec, policy: str, name: str = "") -> None:
+        self._spec, self._policy, self._name = spec, policy, name
 
     def run(self, viewers: Viewers) -> Outcome:
         """Submit the application, follow it to its end and fetch its results.  See :class:`Runner`."""
@@ -318,7 +320,7 @@ class OnYarn:
             client = YarnClient(conf)
         # Ends of this process end the application: no other process here follows it.
         with closing(client), interrupt.interrupt_on_signals():
-            known = ApplicationDir.new_sweep()
+            known = ApplicationDir.new_sweep(self._name)
             with known.service.lock():
                 application = _submitted(spec, self._policy, known, client, conf)
                 line = f"{application.application_id} runs the sweep: {_how(known, application)}"

@@ -27,11 +27,11 @@ from typing import Any
 from eps.errors import ConfigError, JobExistsError, StorageError
 from eps.job.yarn.sweeps import SETTINGS, sweeps_dir
 from eps.storage.atomic import read_json, write_json_atomic
-from eps.storage.jobdir import JobDir, JobLock, check_job_name
-from eps.system.home import make_private
+from eps.storage.jobdir import JobDir, JobLock, check_job_name, list_jobs
+from eps.system.home import DIRECTORY_MODE, make_private
 from hscheduler.live.points import GivenPoints
 from hscheduler.live.sweep import Sweep
-from hscheduler.record.sqlite import SqliteRecord
+from hscheduler.record.sqlite import SqliteRecord, tag_of
 from hscheduler.spec import Spec
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
@@ -118,7 +118,7 @@ class RecordedSweep:
         """
         try:
             make_private(self.path.parent)
-            self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=DIRECTORY_MODE)
         except FileExistsError:
             pass
         except OSError as error:
@@ -278,17 +278,28 @@ class RecordedSweep:
         """Return a report with the name of the sweep and its state."""
         return {"name": self.name, "state": str(state), **report}
 
+    def jobs(self) -> tuple[str, list[JobDir]]:
+        """Return the common prefix of the names of its jobs under ``EPS_HOME``, empty if unknown, and those there."""
+        tag = tag_of(self.path / "record.sqlite")
+        prefix = f"sweep-{tag}-" if tag else ""
+        return prefix, [job for job in list_jobs() if prefix and job.name.startswith(prefix)]
+
     def remove(self) -> None:
-        """Remove the folder.
+        """Remove the folder, and with it the record of an interrupted sweep.
 
         Raises
         ------
         ConfigError
-            The sweep runs.
+            The sweep runs, or jobs that outlived it do.
         StorageError
             A file cannot be removed.
         """
         with self.lock():
+            if running := [job.name for job in self.jobs()[1] if job.is_running()]:
+                raise ConfigError(
+                    f"sweep {self.name!r} was killed, but its jobs still run ({', '.join(running)}): "
+                    f"{self.resume_command} continues it; or end them with eps kill"
+                )
             try:
                 shutil.rmtree(self.path)
             except OSError as error:

@@ -7,7 +7,6 @@ while a process follows, and a record.  The record names the application, and ha
 
 from __future__ import annotations
 
-import re
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from eps.system.home import eps_home
 REPORTS = "reports"
 #: File that only the folder of a sweep on this host has; see :mod:`hscheduler.service.recorded_sweep`.
 SETTINGS = "sweep.json"
-_NAME = re.compile(r"[0-9a-f]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def sweeps_dir() -> Path:
 def list_sweeps() -> list[JobDir]:
     """Return the directories of all sweeps on YARN, sorted by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        there = [path for path in sweeps_dir().iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+        there = [path for path in sweeps_dir().iterdir() if not path.name.startswith(".") and path.is_dir()]
         return [JobDir(path) for path in sorted(there) if not (path / SETTINGS).exists()]
     return []
 

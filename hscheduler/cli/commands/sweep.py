@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
 from eps.errors import ConfigError, EpsError, StorageError
+from eps.job.display import ago_text
 from eps.job.display import table as columns
 from eps.job.yarn.sweeps import report_of
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
-from hscheduler.application.monitor import find_sweep, submitted_sweeps
+from hscheduler.application.monitor import ApplicationDir, find_sweep, submitted_sweeps
+from hscheduler.application.staged_files import SWEEP
 from hscheduler.cli.commands.common import (
     DEFAULT_POLICY,
     client_of,
@@ -54,9 +56,11 @@ from hscheduler.runners import (
     Runner,
     Viewers,
 )
-from hscheduler.service.recorded_sweep import RecordedSweep
+from hscheduler.service.recorded_sweep import RecordedSweep, recorded_sweeps
 from hscheduler.spec import Spec
 
+#: Number of sweeps that are listed without --all.
+LATEST_SWEEPS = 20
 #: Flags that a kind of sweep does not support, and why.
 _NOT_HERE = "is only for sweeps in a service: add --state DIR or --scheduler HOST:PORT"
 _NOT_POSSIBLE: dict[str, dict[str, str]] = {
@@ -67,9 +71,7 @@ _NOT_POSSIBLE: dict[str, dict[str, str]] = {
     },
     "yarn": {
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
-        **dict.fromkeys(
-            ("detach", "name"), "is only for sweeps in a service; on YARN each sweep is a separate application"
-        ),
+        "detach": "is only for sweeps in a service; on YARN each sweep is a separate application",
     },
     "resume": dict.fromkeys(
         ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
@@ -112,7 +114,7 @@ def sweep(args: argparse.Namespace) -> int:
     policy = _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
     if spec.job.get("on") == "yarn":
         _check_flags(args, "yarn")
-        return _run(OnYarn(spec, policy), Wanted.of(args), _line_viewers(args))
+        return _run(OnYarn(spec, policy, args.name or ""), Wanted.of(args), _line_viewers(args))
     _check_flags(args, "here")
     wanted = Wanted.of(args)
     with RecordedSweep.create(args.name or "", Path(args.spec).stem) as place:
@@ -355,37 +357,85 @@ def _at_best_size(args: argparse.Namespace, spec: Spec, aim: Target | None) -> O
 
 
 def sweeps(args: argparse.Namespace) -> int:
-    """List the sweeps submitted to YARN from this machine."""
-    rows = [("SWEEP", "APPLICATION", "STATE", "DONE", "RESULTS")]
-    over, problems = 0, []
-    for known in submitted_sweeps():
-        name, state, done, results = "-", "unreadable", "", ""
-        try:
-            application, ended = known.application(), known.saved()
-            if application is None:
-                continue
-            name, state = application.application_id, "" if ended is None else ended.state
-            if ended is not None or not application.shared:
-                over += not args.all
-                if args.all:
-                    rows.append((known.sweep_id, name, state, "", "fetched"))
-                continue
-            state, results = "YARN unreachable", "followed" if known.service.is_running() else "to be fetched"
-            found = report_of(application)
-            state = "unknown to YARN" if found is None else found.state.lower()
-            done = "" if found is None or found.ended else f"{found.progress:.0%}"
-        except EpsError as error:
-            # A damaged record or an unreachable cluster does not hide the other sweeps.
-            problems.append(str(error))
-        rows.append((known.sweep_id, name, state, done, results))
-    more = f"fetched sweeps are not shown: {over} (--all)" if over else ""
-    if rows[1:]:
+    """List the sweeps of this machine, here and on YARN, or remove one."""
+    if args.remove is not None:
+        return _remove(args.remove)
+    rows: list[tuple[str, ...]] = [("SWEEP", "WHERE", "STATE", "DONE", "RESULTS", "BEST", "CHANGED", "FOLDER")]
+    problems: list[str] = []
+    known: list[RecordedSweep | ApplicationDir] = [*recorded_sweeps(), *submitted_sweeps()]
+    known.sort(key=lambda each: -each.changed_s())
+    shown = known if args.all else known[:LATEST_SWEEPS]
+    for each in shown:
+        row, problem = _row_here(each) if isinstance(each, RecordedSweep) else _row_on_yarn(each)
+        rows.append((*row, ago_text(each.changed_s()), str(each.path)))
+        problems += [problem] if problem else []
+    if shown:
         print(columns(rows, indent=""))
-        print(f"hscheduler sweep --resume SWEEP follows one again, or fetches its results{more and f'; {more}'}")
+        more = f"; {len(known) - len(shown)} earlier ones are not shown (--all)" if len(known) > len(shown) else ""
+        print(f"hscheduler sweep --resume SWEEP continues one, or writes its results{more}")
     else:
-        print(f"no sweep on YARN to follow or fetch{more and f'; {more}'}")
+        print("no sweep was run here, or submitted to YARN from here")
     for why in dict.fromkeys(problems):
         print(f"hscheduler: {why}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _row_here(known: RecordedSweep) -> tuple[tuple[str, ...], str]:
+    """Return the first columns of a sweep on this host, and the problem with its files, if any."""
+    try:
+        found = known.latest_report()
+        return (known.name, "here", str(known.state()), *_done_and_best(found, "here")), ""
+    except StorageError as error:
+        # A damaged report does not hide the other sweeps.
+        return (known.name, "here", "unreadable", "", "", ""), str(error)
+
+
+def _row_on_yarn(known: ApplicationDir) -> tuple[tuple[str, ...], str]:
+    """Return the first columns of a sweep on YARN, and why something of it is unknown, if it is."""
+    name, state, done, results = "-", "unreadable", "", ""
+    try:
+        application, ended = known.application(), known.saved()
+        if application is None:
+            return (known.sweep_id, name, "removed", "", "", ""), ""
+        name, state = application.application_id, "" if ended is None else ended.state
+        if ended is not None or not application.shared:
+            report = None if ended is None else ended.reports.get(SWEEP)
+            return (known.sweep_id, name, state, *_done_and_best(report, "fetched")), ""
+        state, results = "YARN unreachable", "followed" if known.service.is_running() else "to be fetched"
+        found = report_of(application)
+        state = "unknown to YARN" if found is None else found.state.lower()
+        done = "" if found is None or found.ended else f"{found.progress:.0%}"
+    except EpsError as error:
+        # A damaged record or an unreachable cluster does not hide the other sweeps.
+        return (known.sweep_id, name, state, done, results, ""), str(error)
+    return (known.sweep_id, name, state, done, results, ""), ""
+
+
+def _done_and_best(report: Mapping[str, Any] | None, where: str) -> tuple[str, str, str]:
+    """Return how many trials of all are over, where the results are, and the best one, as of a report."""
+    if report is None:
+        return "", where, ""
+    over = sum(report["phases"].values())
+    # Reports of earlier versions have no settings.
+    settings = (report.get("spec") or {}).get("sweep", {})
+    best = report["best"]
+    shown = "" if best is None else f"{best['metric']} {best['loss']:.6g} ({best['job_id']})"
+    return f"{over}/{max(len(report['trials']), settings.get('trials', 0))}", where, shown
+
+
+def _remove(name: str) -> int:
+    """Remove the folder of a sweep on this host, unless it runs; its jobs stay."""
+    known = RecordedSweep.find(name)
+    if known is None:
+        found = find_sweep(name)
+        raise ConfigError(
+            f"remove is {name!r}, but must be a sweep on this host: eps prune sweeps/{found.sweep_id} removes it"
+        )
+    prefix, jobs = known.jobs()
+    known.remove()
+    # An interrupted trial can be resumed as a job, by its checkpoint.
+    told = f"; models and checkpoints of its trials stay: eps prune {prefix} --resumable removes them" if jobs else ""
+    print(f"sweep {name} is removed{told}")
     return EXIT_OK
 
 
