@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from eps.errors import ConfigError
+from eps.errors import ConfigError, EpsError, StorageError
 from eps.spec.job_spec import JobSpec
 from eps.system import interrupt
 from hscheduler.core import events as e
@@ -23,6 +25,7 @@ from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
+from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
@@ -101,25 +104,58 @@ class Sweep:
         #: The jobs of all trials.
         self._jobs: dict[str, Submission] = {}
         self._most = spec.sweep.trials
+        #: The report when the record was closed.
+        self._last: dict[str, Any] | None = None
+        #: When the trials of an earlier scheduler were restored.
+        self._restored_s = 0.0
+        #: Called on the scheduler's thread once the trials of an earlier scheduler are restored, before new ones.
+        self.on_restored: Callable[[], None] = lambda: None
         #: Set when a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
 
-    def run(self) -> dict[str, Any]:
+    def run(self, record: SchedulerRecord | None = None) -> dict[str, Any]:
         """Run all points; return the report.  An interrupt ends the remaining jobs.
+
+        Parameters
+        ----------
+        record : SchedulerRecord, optional
+            Closed with the sweep.  A sweep that it has continues; interrupted jobs resume from their checkpoints when
+            the sweep continues.
 
         Raises
         ------
+        ConfigError, StorageError
+            As :class:`LiveScheduler`.
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
+        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take, record) as scheduler:
             self.scheduler = scheduler
-            scheduler.open_sweep(self.spec.opened(self._name))
-            scheduler.settle(SETTLE_TIMEOUT_S)
-            self.feed(scheduler)
-            scheduler.check()
+            try:
+                if self._name not in scheduler.registry.sweeps:
+                    scheduler.open_sweep(self.spec.opened(self._name))
+                    scheduler.settle(SETTLE_TIMEOUT_S)
+                self.feed(scheduler)
+                scheduler.check()
+                if record is not None:
+                    self._last = self.report()
+            except BaseException:
+                if record is not None:
+                    with suppress(EpsError):
+                        self._last = self.report()
+                    scheduler.close(leave=True, interrupt=True)
+                raise
         return self.report()
+
+    def look_at(self, record: SchedulerRecord) -> dict[str, Any]:
+        """Return the report of a sweep that does not run, from its record; parameters and errors as of :meth:`run`."""
+        scheduler = LiveScheduler(self.spec.cluster.capacities(), self._settings, record=record, attaches=False)
+        self.scheduler = scheduler
+        try:
+            return self.report()
+        finally:
+            scheduler.close(leave=True)
 
     def feed(self, scheduler: LiveScheduler) -> None:
         """Submit all points to a scheduler in which the sweep is open; return when all trials are over.
@@ -138,6 +174,7 @@ class Sweep:
         if scheduler.registry.sweeps.get(self._name) != opened:
             # For example, the sweep could not resume before, and no room was kept for its trials.
             scheduler.open_sweep(opened)
+        scheduler.ask(self.on_restored)
         for _ in self._trials:
             self._due_s = next(self._arrivals)
         while True:
@@ -190,6 +227,8 @@ class Sweep:
                 self._jobs[again], self.iterations[again] = found[again], first.spec.iterations
                 self._trial_of[again] = job_id
             self._trials.append(trial)
+        if self._trials:
+            self._restored_s = scheduler.now_s()
 
     def wake(self) -> None:
         """Check the trials now."""
@@ -198,7 +237,14 @@ class Sweep:
     def report(self) -> dict[str, Any]:
         """Return the report at this moment; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None
-        return report_of(self.scheduler, self._name, self.spec)
+        if self._last is None:
+            try:
+                return report_of(self.scheduler, self._name, self.spec)
+            except StorageError:
+                # The record may have been closed meanwhile.
+                if self._last is None:
+                    raise
+        return self._last
 
     @property
     def state(self) -> Scheduler:
@@ -261,7 +307,9 @@ class Sweep:
         if not submission.is_over:
             record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
-            is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
+            # After a restart the limit begins anew: nothing may have run in between.
+            began_s = None if started_s is None else max(started_s, self._restored_s)
+            is_too_long = limit_s and began_s is not None and scheduler.now_s() > began_s + limit_s
             if is_too_long and not trial.is_cancelled:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
