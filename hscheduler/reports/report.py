@@ -108,7 +108,7 @@ def report(
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
-        "stop": stop or _rule(policy, spec),
+        "stop": stop or stopping_rule(policy, spec),
         "overshoot": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
         **_uses(record, records.values(), end_s, spec),
@@ -141,7 +141,7 @@ def _cores(spec: Spec | None) -> int:
     return 1 if spec is None else spec.cluster.container_vcores
 
 
-def _rule(policy: str, spec: Spec | None) -> str:
+def stopping_rule(policy: str, spec: Spec | None) -> str:
     """Return the stopping rule: the sweep's, else the policy's; empty if neither is known."""
     named = "" if spec is None else spec.sweep.stop
     return named or (needs_of(POLICIES[policy]).stop if policy in POLICIES else "")
