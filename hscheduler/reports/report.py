@@ -323,6 +323,8 @@ def _trial(
         "early_feedback_s": _seconds(trial.early_feedback_s),
         "feedback": _finite(trial.feedback),
         "finished_s": _seconds(trial.finished_s),
+        # The metric of the sweep.  The older key, loss, has the same value, whatever the metric.
+        "value": _finite(losses.get(trial.job_id)),
         "loss": _finite(losses.get(trial.job_id)),
         "containers": [[_seconds(at), workers, servers] for at, workers, servers in trial.sizes],
         "resize_pause_s": _seconds(trial.resize_pause_s),
@@ -390,11 +392,11 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
 
 
 def table(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text table with one row for each report."""
+    """Return a text table with one row for each report; the reports have the same metric, as those of one sweep."""
     columns = (
         ("policy", lambda r: r["policy"]),
         ("makespan", lambda r: f"{r['makespan_s']:.1f} s"),
-        ("best", lambda r: "-" if r["best"] is None else f"{r['best']['loss']:.4g}"),
+        (f"best {reports[0]['metric']}", lambda r: "-" if r["best"] is None else f"{r['best']['loss']:.4g}"),
         ("finished", lambda r: str(r["completed"])),
         ("killed", lambda r: str(r["phases"]["killed"])),
         ("failed", lambda r: str(r["phases"]["failed"])),
