@@ -34,12 +34,14 @@ from hscheduler.core.pending_containers import Pending
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.rungs import Stopping
 from hscheduler.core.scheduler_view import SchedulerView
-from hscheduler.core.words import counted, request_text, words_of
+from hscheduler.core.words import advice_to_fit, counted, request_text, words_of
 
 #: More plans after one event are an error: the policy does not terminate.
 MOST_PLANS = 100_000
 #: Upper limit of the default threshold, which counts how many jobs fit.
 MOST_JOBS = 100_000
+#: Why a job cannot run any more after the cluster has lost nodes.
+_LEFT = "more than what is left of the cluster holds"
 #: The wait between attempts to replace lost containers doubles at most this often.
 MOST_DOUBLINGS = 5
 
@@ -332,15 +334,17 @@ class Scheduler(SchedulerView):
         self._cohort(request.sweep).arrive(job)
         self._wanted.pop(request.sweep, None)
         if not self._fits_at_all(request, request.workers, request.servers):
-            why = f"it asks for {request_text(request)}: more than the whole cluster holds"
-            why += request.smaller(lambda smaller: self._fits_at_all(smaller, smaller.workers, smaller.servers))
-            self._over(job, Phase.FAILED, why)
+            self._over(job, Phase.FAILED, self._why_too_large(request, "more than the whole cluster holds"))
             return
         if not self._training.has_threshold(request.sweep):
             self._training.set_threshold(request.sweep, self._threshold or self._fitting(request, MOST_JOBS))
             if self._threshold is None:
                 self._default_thresholds[request.sweep] = request
         self._queue.append(job)
+
+    def _why_too_large(self, request: JobRequest, reason: str) -> str:
+        advice = advice_to_fit(request, lambda other: self._fits_at_all(other, other.workers, other.servers))
+        return f"it asks for {request_text(request)}: {reason}{advice}"
 
     def _fits_at_all(self, request: JobRequest, workers: int, servers: int) -> bool:
         shape = workers, servers, request.worker, request.server, request.master
@@ -370,7 +374,7 @@ class Scheduler(SchedulerView):
             fitting = [size for size in (job.restart_size or asked, asked) if self._fits_at_all(job.request, *size)]
             if not fitting:
                 # It would block the queue for ever.
-                self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
+                self._end(job, self._why_too_large(job.request, _LEFT), Phase.FAILED)
             elif job.restart_size is not None:
                 # Its restart size may no longer fit, while its requested size does.
                 job.restart_size = fitting[0]
@@ -656,7 +660,7 @@ class Scheduler(SchedulerView):
         self._cohort(job.request.sweep).promote(job)
         size = job.restart_size or (job.request.workers, job.request.servers)
         if not self._fits_at_all(job.request, *size):
-            self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
+            self._end(job, self._why_too_large(job.request, _LEFT), Phase.FAILED)
             return
         self._enter(job, Phase.QUEUED if job.phase is Phase.PAUSED else Phase.RESTARTING)
         job.stopped_at, job.why = None, sentence

@@ -22,7 +22,7 @@ from eps.spec.runtime import model_options
 from hscheduler.core.decisions import Needs, needs_of
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
-from hscheduler.core.words import counted, request_text
+from hscheduler.core.words import advice_to_fit, counted, request_text
 from hscheduler.policies import POLICIES
 from hscheduler.spec import LEARNING, Spec, request_of
 from hscheduler.stopping.median import LEAST
@@ -124,7 +124,7 @@ def _check_size(spec: Spec, job: JobSpec) -> None:
     if not fits(request):
         raise ConfigError(
             f"a job has {request_text(request)}: more than the whole cluster holds (nodes = {cluster.nodes}, "
-            f"vcores = {cluster.vcores}, memory = {cluster.memory}){request.smaller(fits)}"
+            f"vcores = {cluster.vcores}, memory = {cluster.memory}){advice_to_fit(request, fits)}"
         )
 
 

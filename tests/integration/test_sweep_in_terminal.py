@@ -67,8 +67,8 @@ def test_the_log_of_a_failed_trial_stays_above_the_table(tmp_path: Path) -> None
     with sweep(tmp_path, terminal, "[1e-3]", 50, model=broken_model(tmp_path)) as process:
         assert process.wait(TIMEOUT_S) == 1
     rows = terminal.lines()
-    (head,) = (k for k, line in enumerate(rows) if line.startswith("TRIAL "))
-    assert sum(line.startswith("H-scheduler, elastic") for line in rows) == 1, "it is redrawn in place"
+    (head,) = (k for k, line in enumerate(rows) if line.startswith("trial "))
+    assert sum(line.startswith("sweep  elastic, threshold  ") for line in rows) == 1, "it is redrawn in place"
     above = "\n".join(rows[:head])
     for trial in ("trial-1", "trial-2"):
         assert f"{trial} failed: worker-" in above
@@ -81,18 +81,18 @@ def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(100, 24)
     before = termios.tcgetattr(terminal.stream.fileno())
     with sweep(tmp_path, terminal, "[1e-3]", 1_000_000) as process:
-        terminal.wait_for("trial-2  training")
+        terminal.wait_for("  training")
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
         assert termios.tcgetattr(terminal.stream.fileno()) == before
     rows = terminal.lines()
-    assert rows[0].startswith("H-scheduler, elastic")
-    assert sum(line.startswith("TRIAL ") for line in rows) == 1
+    assert rows[0].startswith("sweep  elastic, threshold  ")
+    assert sum(line.startswith("trial ") for line in rows) == 1
     assert rows[-1] == "", "the next output begins on a new line"
     assert "interrupted: 0 trials had finished, the others were ended" in rows
     assert not any("was killed" in line for line in rows), "jobs that end with the sweep are reported as one"
     assert not any("Traceback" in line for line in rows)
-    assert terminal.sequences <= {"A", "K", "J"}, "nothing to undo"
+    assert terminal.sequences <= {"A", "K", "J", "m"}, "nothing to undo"
 
 
 def test_plain_prints_lines_without_a_table(tmp_path: Path) -> None:

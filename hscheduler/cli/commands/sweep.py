@@ -34,15 +34,16 @@ from hscheduler.cli.commands.common import (
     write_results,
 )
 from hscheduler.cli.commands.sizes import POLICY, best_of, check_flag
-from hscheduler.cli.terminal import Screen, lines_of
+from hscheduler.cli.sweep_table import SweepTable
+from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.page import PageServer, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
-from hscheduler.reports.news import ends, failures
-from hscheduler.reports.report import measures_table, sizes_text, table
+from hscheduler.reports.news import failures
+from hscheduler.reports.report import measures_table, sizes_text, stopping_rule, table
 from hscheduler.reports.view import SweepView
 from hscheduler.runners import (
     Here,
@@ -141,7 +142,7 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
     if not args.quiet:
         say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
     with ExitStack() as stack:
-        view, server, screen = view_of(here, policy), None, stack.enter_context(ExitStack())
+        view, server, screen = view_of(here, policy, place.name), None, stack.enter_context(ExitStack())
         here.watch(view)
         if args.web is not None:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
@@ -240,8 +241,8 @@ def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None
     _print_problems(outcome)
 
 
-def view_of(here: Here, policy: str) -> SweepView:
-    """Return the view of a sweep before its start."""
+def view_of(here: Here, policy: str, name: str = "") -> SweepView:
+    """Return the view of a sweep before its start; ``name`` is what the terminal shows."""
     sweep = here.sweep
     settings = sweep.spec.sweep
     return SweepView(
@@ -252,6 +253,9 @@ def view_of(here: Here, policy: str) -> SweepView:
         lambda job_id: sweep.iterations.get(job_id, 0),
         sweep.result_of,
         sweep.trial_of,
+        lambda trial_id: sweep.points.get(trial_id, {}),
+        name,
+        stopping_rule(policy, sweep.spec),
     )
 
 
@@ -262,16 +266,13 @@ def _line_viewers(args: argparse.Namespace) -> Viewers:
 
 def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
     """Return viewers for standard output: a live table on a terminal, else lines."""
-    if args.quiet or args.plain or not sys.stdout.isatty():
+    if args.quiet or args.plain or not is_live(sys.stdout):
         return _line_viewers(args)
-    screen = Screen(sys.stdout, lambda width, height: lines_of(view.look(), width, height))
+    screen = Screen(sys.stdout, lambda: SweepTable(view.look()))
     stack.callback(screen.close)
 
     def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        # The jobs that end with the sweep are not listed one by one.
-        scheduler = here.sweep.scheduler
-        over = [] if scheduler is not None and scheduler.has_ended else ends(commands)
-        if lines := failures(commands, here.sweep.name_of) + over:
+        if lines := failures(commands, here.sweep.name_of):
             screen.tell(lines)
 
     here.viewers.append(tell)
