@@ -13,6 +13,7 @@ from hscheduler.core import events as e
 from hscheduler.page import write_page
 from hscheduler.reports.report import table
 from hscheduler.runners import Here, Interrupted, OnYarn, Outcome, Runner, Viewers
+from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 
 logger = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ def sweep(
 
 def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     if outcome.report is not None:
-        write_results(target, drawn, outcome.report)
+        write_results(target, drawn, outcome.report if drawn is None else with_static(outcome.report))
 
 
 def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:

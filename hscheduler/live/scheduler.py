@@ -40,7 +40,7 @@ from hscheduler.live.job_state import Seat
 from hscheduler.live.placement import check_place, hosted
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, attempts_of
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
 from hscheduler.stopping import RULES
@@ -508,6 +508,22 @@ class LiveScheduler:
         if self.look_ups.submission(job_id) is None:
             raise ConfigError(f"job id is {job_id!r}, but there is no such job")
         self._events.put(e.CancelAsked(job_id, why))
+
+    def cancel_trial(self, trial_id: str, why: str) -> None:
+        """End the latest job of a trial, which is not retried.
+
+        Raises
+        ------
+        ConfigError
+            There is no such trial, or it has ended.
+        """
+        jobs = attempts_of(self.look_ups.current()).get(trial_id)
+        if jobs is None:
+            raise ConfigError(f"trial is {trial_id!r}, but there is no such trial")
+        last = self.look_ups.submission(jobs[-1])
+        if last is None or last.is_over:
+            raise ConfigError(f"{trial_id} has ended")
+        self.cancel(jobs[-1], why)
 
     def close_sweep(self, sweep: str, why: str) -> None:
         """End a sweep: end its jobs, and accept no more of them.  Idempotent."""

@@ -31,7 +31,7 @@ from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
-from hscheduler.live.scheduler import OnEvent
+from hscheduler.live.scheduler import LiveScheduler, OnEvent
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures, sentences
 from hscheduler.reports.view import SweepView
@@ -213,6 +213,26 @@ class Here:
 
     def _update(self, view: SweepView, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         view.take(now_s, event, commands, self.sweep.state)
+
+    def stop_trial(self, trial: str, why: str) -> None:
+        """End a trial.  Raises as :meth:`LiveScheduler.cancel_trial`, also if the sweep has not started."""
+        self._started().cancel_trial(trial, why)
+
+    def stop(self, why: str) -> None:
+        """End the sweep: its trials end, and :meth:`run` returns its report.
+
+        Raises
+        ------
+        ConfigError
+            The sweep has not started.
+        """
+        self._started()
+        self.sweep.stop(why)
+
+    def _started(self) -> LiveScheduler:
+        if self.sweep.scheduler is None:
+            raise ConfigError("the sweep has not started")
+        return self.sweep.scheduler
 
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         for viewer in self.viewers:

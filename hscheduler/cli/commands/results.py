@@ -27,6 +27,7 @@ from hscheduler.reports.report import point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 from hscheduler.service.recorded_sweep import RecordedSweep
+from hscheduler.simulator.static_sizes import with_static
 
 #: Keys of a report in every version.
 _ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
@@ -41,7 +42,10 @@ def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
     reports, target = reports_of(args), report_path(args.out, "out")
     assert target is not None
-    write_page(target, reports)
+    path = Path(args.report)
+    if len(reports) == 1:
+        reports = {policy: each if "static" in each else with_static(each) for policy, each in reports.items()}
+    write_page(target, reports, ended_at=path.stat().st_mtime if path.is_file() else None)
     print(f"page: {target}")
     return EXIT_OK
 

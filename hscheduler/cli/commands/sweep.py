@@ -33,12 +33,12 @@ from hscheduler.cli.commands.common import (
     with_flags,
     write_results,
 )
-from hscheduler.cli.commands.sizes import POLICY, best_of, check_flag
+from hscheduler.cli.commands.sizes import best_of, check_flag
 from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
-from hscheduler.page import PageServer, write_page
+from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
@@ -58,6 +58,7 @@ from hscheduler.runners import (
     Viewers,
 )
 from hscheduler.service.recorded_sweep import RecordedSweep, recorded_sweeps
+from hscheduler.simulator.static_sizes import POLICY, with_static
 from hscheduler.spec import Spec
 
 #: Number of sweeps that are listed without --all.
@@ -147,9 +148,10 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
         if args.web is not None:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
-            print(f"the sweep's page, while it runs: {server.address}", flush=True)
+            print(f"the sweep's page, while it runs: {server.link}", flush=True)
+            stops = Stops(lambda trial: here.stop_trial(trial, STOPPED), lambda: here.stop(STOPPED))
             # There is no report before the start.
-            server.show(lambda: {} if (found := here.report()) is None else {policy: found})
+            server.show(lambda: {} if (found := here.report()) is None else {policy: found}, stops=stops)
         return _run(here, wanted, _viewers(screen, view, here, args), server, screen.close)
 
 
@@ -201,6 +203,8 @@ def _run(
     report = outcome.report
     if report is not None:
         report = with_target(report, wanted.target)
+        if wanted.page is not None or server is not None:
+            report = with_static(report)
         outcome = _written(outcome, report, wanted.report, wanted.page)
         if server is not None:
             server.end({report["policy"]: report})
