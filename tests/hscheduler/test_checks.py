@@ -268,7 +268,8 @@ def test_the_metrics_of_a_task_are_those_that_its_jobs_report() -> None:
     ones = (1, 1)
     for task in ("binary", "multiclass", "regression"):
         counts = () if task == "regression" else ones
-        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts)
+        bins = ones if task == "binary" else ()
+        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts, bins, bins, 1.0, 1.0)
         assert set(sums.summary()) == set(summary_names(task))
 
 
