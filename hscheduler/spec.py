@@ -32,7 +32,7 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -302,6 +302,10 @@ class Dimension:
             raise ConfigError(f"space.{name}: loguniform starts at {arguments[0]}, but must start above 0")
         elif kind == "quniform" and arguments[2] <= 0:
             raise ConfigError(f"space.{name}: the step of quniform is {arguments[2]}, but must be above 0")
+        elif kind == "quniform" and not _multiples(arguments):
+            raise ConfigError(
+                f"space.{name}: quniform is {arguments!r}, but no multiple of the step is between the bounds"
+            )
         elif kind == "randint" and not all(float(a).is_integer() for a in arguments):
             raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
         return cls(name, kind, tuple(arguments))
@@ -322,6 +326,19 @@ class Dimension:
                 return [int(a[0]), int(a[1]) - 1]
             case _:
                 return [float(bound) for bound in a]
+
+    def size(self) -> float:
+        """Return how many values it has; infinity for a continuous one."""
+        a = self.arguments
+        match self.kind:
+            case "choice":
+                return len({repr(each) for each in a})
+            case "quniform":
+                return _multiples(a)
+            case "randint":
+                return int(a[1]) - int(a[0])
+            case _:
+                return math.inf
 
     def draw(self, random: Random) -> Any:
         """Return a random value."""
@@ -483,6 +500,10 @@ class Spec:
         while True:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
+    def num_points(self) -> float:
+        """Return how many points the space has; infinity if one of its settings is continuous."""
+        return math.prod(dimension.size() for dimension in self.space)
+
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield the first corner of the space, the corners that differ from it in one setting, and random points."""
         corners = {each.name: each.corners() for each in self.space}
@@ -595,6 +616,14 @@ def _check_whole(dimension: Dimension) -> None:
             f"space.{name}: {kind} draws fractions, but {name} is a whole number: use "
             f"randint = [{low}, {high + 1}] (without {high + 1}) or quniform = [{low}, {high}, 1]"
         )
+
+
+def _multiples(arguments: Sequence[Any]) -> int:
+    """Return how many multiples of the step are between the bounds of a ``quniform``."""
+    low, high, step = arguments
+    # 0.3 / 0.1 is a little below 3.
+    most, least = math.floor(round(high / step, 9)), math.ceil(round(low / step, 9))
+    return int(max(0, most - least + 1))
 
 
 def _is_number(value: object) -> bool:

@@ -86,6 +86,7 @@ def test_settings_that_a_scheduler_could_not_start_are_refused():
         (("[0, 1e-4]", "[[0], [nan]]"), r"space.l2: choice has \[\[0\], \[nan\]\], but must have finite numbers"),
         (("servers = 1", "l1 = inf"), "job.l1 is inf, but must be finite"),
         (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but there is no test data"),
+        (("choice = [0, 1e-4]", "quniform = [0.1, 0.4, 1]"), "no multiple of the step is between"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean nodes"),
         (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
         (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be a whole number"),
