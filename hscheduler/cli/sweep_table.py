@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.text import Text
 
 from eps.job.display import number_text
-from hscheduler.core.jobs import Phase, badness
+from hscheduler.core.jobs import Phase, badness, best
 from hscheduler.reports.view import Look, Row
 
 #: Phases as a narrow terminal shows them.
@@ -55,9 +55,10 @@ _LEAST_DETAIL = 12
 _LONGEST_NAME = 24
 #: Most containers that are drawn as a mark each.
 _MARKS = 8
-#: Marks of a worker and of a server, steps of a sparkline, the best trial, and what was cut off; then in ASCII.
-_GLYPHS = ("■□", "▁▂▃▄▅▆▇█", "★", "…")
-_ASCII_GLYPHS = ("#o", "_.-=+*%@", "*", "...")
+#: Marks of a worker and of a server, steps of a sparkline, the best trial, what was cut off; then in ASCII.  No step is
+#: as high as a row, which would join rows.
+_GLYPHS = ("■□", "▁▂▃▄▅▆▇", "★", "…")
+_ASCII_GLYPHS = ("#o", "_.-=+*#", "*", "...")
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class SweepTable:
             (2, look.name, _BOLD),
             (4, ", ".join(filter(None, (look.policy, look.stop))), _PLAIN),
             (0, counts + (f", {look.num_queued} queued" if look.num_queued else ""), _PLAIN),
-            (1, "" if look.best is None else f"best {look.metric} {number_text(look.best.result)}", _BEST),
+            (1, "" if self._best is None else f"best {look.metric} {number_text(self._best.value)}", _BEST),
             (3, clock_text(look.now_s), _PLAIN),
         ]
         shown = [part for part in parts if part[1]]
@@ -197,13 +198,22 @@ class SweepTable:
 
     def _ranked(self) -> list[Row]:
         """Return the rows: the best, running ones by arrival so that they keep their places, ended ones by value."""
-        best = None if self.look.best is None else self.look.best.job_id
 
         def key(row: Row) -> tuple[bool, int, tuple[int, float], float]:
             worth = (0, 0.0) if not row.phase.ended else (2, 0.0) if row.value is None else self._badness(row.value)
-            return row.job_id != best, _ORDER.index(row.phase), worth, row.arrived_s
+            return not self._is_best(row), _ORDER.index(row.phase), worth, row.arrived_s
 
         return sorted(self.look.rows, key=key)
+
+    @cached_property
+    def _best(self) -> Row | None:
+        """The best finished trial; before any has finished, the best that runs."""
+        running = [row for row in self.look.rows if row.phase.runs]
+        first = best([row.value for row in running], self.look.direction)
+        return self.look.best if self.look.best is not None or first is None else running[first]
+
+    def _is_best(self, row: Row) -> bool:
+        return self._best is not None and row.job_id == self._best.job_id
 
     def _badness(self, value: float) -> tuple[int, float]:
         return badness(value, self.look.direction)
@@ -218,7 +228,6 @@ class SweepTable:
         self, rows: Sequence[Row], params: Sequence[str], level: _Level, glyphs: Sequence[str]
     ) -> list[_Column]:
         marks, steps, star, _ = glyphs
-        best = None if self.look.best is None else self.look.best.job_id
 
         def column(
             head: str, cell: Callable[[Row], str | Text], *, right: bool = False, is_cut: bool = False
@@ -230,11 +239,15 @@ class SweepTable:
             ]
             return _Column(_printable(head), styled, right, is_cut)
 
-        found = [column("trial", lambda row: _printable(row.job_id) + (f" {star}" if row.job_id == best else ""))]
+        found = [column("trial", lambda row: _printable(row.job_id) + (f" {star}" if self._is_best(row) else ""))]
         found += [column(name, partial(_value_text, name=name), right=True, is_cut=True) for name in params]
         found.append(column(self.look.metric, lambda row: number_text(row.value), right=True))
         if level.curve and any(len(row.curve) > 1 for row in rows):
-            found.append(column("", lambda row: Text(sparkline(row.curve, level.curve, steps), _CURVE)))
+            found.append(
+                column(
+                    "", lambda row: Text(sparkline(row.curve, level.curve, steps), _DIM if row.phase.ended else _CURVE)
+                )
+            )
         most = max(row.workers + row.servers for row in rows)
         if level.bar or level.numbers:
             bar = marks if level.bar else ""
@@ -247,8 +260,10 @@ class SweepTable:
         return [*found, column("phase", lambda row: phases.get(row.phase, str(row.phase)))]
 
     def _style(self, row: Row) -> Style:
-        is_best = self.look.best is not None and row.job_id == self.look.best.job_id
-        return _BEST if is_best else _STYLES.get(row.phase, _PLAIN)
+        return _BEST if self._is_best(row) else _STYLES.get(row.phase, _PLAIN)
+
+    def _style_of_curve(self, row: Row) -> Style:
+        return _BEST if self._is_best(row) else _DIM if row.phase.ended else _CURVE
 
     def _add_detail(self, line: Text, row: Row, width: int, cut: str) -> None:
         """Add to the phase when a trial will have finished, or why it waits or ended early, if there is room."""
@@ -287,6 +302,8 @@ class SweepTable:
 def sparkline(values: Sequence[float], width: int, steps: str = _GLYPHS[1]) -> str:
     """Return a series as at most ``width`` characters, from its smallest value to its largest.
 
+    The first quarter of a long series does not set the range: most curves start far from where they end.
+
     Parameters
     ----------
     values : sequence of float
@@ -301,9 +318,9 @@ def sparkline(values: Sequence[float], width: int, steps: str = _GLYPHS[1]) -> s
         return ""
     parts = [known[k * len(known) // number : (k + 1) * len(known) // number] for k in range(number)]
     means = [sum(part) / len(part) for part in parts]
-    low, high = min(means), max(means)
+    low, high = min(means[number // 4 :]), max(means[number // 4 :])
     scale = (len(steps) - 1) / (high - low) if high > low else 0.0
-    return "".join(steps[round((mean - low) * scale)] for mean in means)
+    return "".join(steps[round((min(high, max(low, mean)) - low) * scale)] for mean in means)
 
 
 def _fit(columns: Sequence[_Column], name: int, width: int) -> bool:

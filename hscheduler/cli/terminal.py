@@ -41,6 +41,8 @@ class Screen:
         self._every_s = every_s
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._drawn: list[str] = []
+        #: Of the window when they were drawn.
+        self._columns = 0
         self._lock = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="screen", daemon=True)
@@ -65,8 +67,11 @@ class Screen:
         with self._lock:
             try:
                 columns, rows = os.get_terminal_size(self._stream.fileno())
-                # A window that became narrower has wrapped the drawn lines.
-                up = sum(max(1, -(-Text.from_ansi(line).cell_len // max(1, columns))) for line in self._drawn)
+                up = len(self._drawn)
+                if columns != self._columns:
+                    # A window that became narrower has wrapped the drawn lines.
+                    up = sum(max(1, -(-Text.from_ansi(line).cell_len // max(1, columns))) for line in self._drawn)
+                self._columns = columns
                 lines = self._lines(max(1, columns - 1), max(1, rows - 1))
                 printable = ["".join(c if c.isprintable() else "?" for c in line) for line in news]
                 home = f"\r\x1b[{up}A" if up else "\r"

@@ -116,10 +116,10 @@ def test_it_shows_what_tells_trials_apart_and_how_they_do() -> None:
     assert text_of(LOOK, 108) == [
         "digits  elastic, threshold  3 of 8 done, 2 running, 1 queued  best loss 0.2500  0:12",
         "trial      learning_rate     l2    loss         containers  iterations  phase",
-        "trial-2 ★         0.1235      0  0.2500  █▆▅▃▁                 400/400  finished",
-        "trial-3             0.25      0  0.5000  █▄▁▂   ■■■□□ 3+2      300/400  training, 0:50 left",
+        "trial-2 ★         0.1235      0  0.2500  ▇▇▆▃▁                 400/400  finished",
+        "trial-3             0.25      0  0.5000  ▇▇▁▄   ■■■□□ 3+2      300/400  training, 0:50 left",
         "trial-4              0.5  0.001       -         ■■□ 2+1          7/400  early feedback",
-        "trial-1               10      0  2.2500  ▁█                    100/400  killed: the worst",
+        "trial-1               10      0  2.2500  ▁▇                    100/400  killed: the worst",
         "trial-6                3      0       -                                 failed: worker-1: training diverged",
         "trial-5              0.1  0.001       -                                 queued: waits for a job to end: …",
         "",
@@ -132,8 +132,8 @@ def test_80_columns_show_the_same_shorter() -> None:
     assert text_of(LOOK, 80, 24)[:5] == [
         "digits  3 of 8 done, 2 running, 1 queued  best loss 0.2500  0:12",
         "trial      learning_rate     l2    loss         size          done  phase",
-        "trial-2 ★         0.1235      0  0.2500  █▆▅▃▁             400/400  finished",
-        "trial-3             0.25      0  0.5000  █▄▁▂   ■■■□□ 3+2  300/400  training",
+        "trial-2 ★         0.1235      0  0.2500  ▇▇▆▃▁             400/400  finished",
+        "trial-3             0.25      0  0.5000  ▇▇▁▄   ■■■□□ 3+2  300/400  training",
         "trial-4              0.5  0.001       -         ■■□ 2+1      7/400  early",
     ]
 
@@ -162,6 +162,15 @@ def test_the_latest_metric_of_a_running_trial_is_shown() -> None:
     assert "0.5000" in lines[3], "of trial-3, which runs"
 
 
+def test_before_a_trial_has_finished_the_best_that_runs_is_on_top() -> None:
+    later = replace(LOOK.rows[3], job_id="trial-7", curve=[0.75, 0.25], phase=Phase.TRAINING)
+    lines = text_of(replace(LOOK, best=None, rows=[row for row in [*LOOK.rows, later] if row is not BEST]), 100)
+    assert "best loss 0.2500" in lines[0]
+    assert lines[2].startswith("trial-7 ★") and lines[3].startswith("trial-3  ")
+    nothing = text_of(replace(LOOK, best=None, rows=LOOK.rows[-1:]), 100)
+    assert "best" not in nothing[0] and "★" not in "".join(nothing)
+
+
 def test_hyperparameters_that_do_not_vary_are_left_out() -> None:
     same = [replace(row, point={**row.point, "l2": 0.0}) for row in LOOK.rows]
     assert "l2" not in text_of(replace(LOOK, rows=same), 140)[1]
@@ -171,7 +180,7 @@ def test_hyperparameters_that_do_not_vary_are_left_out() -> None:
 def test_a_terminal_without_unicode_gets_ascii() -> None:
     lines = text_of(LOOK, 140, encoding="ascii")
     assert all(line.isascii() for line in lines)
-    assert any("trial-2 *" in line and "@*+-_" in line for line in lines), lines
+    assert any("trial-2 *" in line and "##*-_" in line for line in lines), lines
     assert any("###oo 3+2" in line for line in lines)
 
 
@@ -191,8 +200,9 @@ def test_a_reason_is_cut_between_words(width: int) -> None:
         ((), ""),
         ((1.0,), ""),
         ((1.0, 1.0), "▁▁"),
-        ((0.0, 1.0, float("nan"), float("inf"), 2.0), "▁▅█"),
-        (tuple(range(100)), "▁▂▃▄▅▆▇█"),
+        ((0.0, 1.0, float("nan"), float("inf"), 2.0), "▁▄▇"),
+        (tuple(range(100)), "▁▁▁▂▃▅▆▇"),
+        ((90.0, 90.0, 1.0, 2.0, 3.0, 2.0, 1.0, 1.0), "▇▇▁▄▇▄▁▁"),
     ],
 )
 def test_a_sparkline_goes_from_the_least_to_the_largest_value(values: Sequence[float], line: str) -> None:
