@@ -365,6 +365,8 @@ class Spec:
     space: tuple[Dimension, ...] = ()
     #: Settings of ``eps run`` shared by all points, by name.
     job: Mapping[str, Any] = field(default_factory=dict)
+    #: Trials are calls of a callable, each in one container: points are its arguments, not settings of ``eps run``.
+    is_callable: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Spec:
@@ -387,13 +389,13 @@ class Spec:
             raise ConfigError(f"{path}: {error}") from None
 
     @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Spec:
+    def given(cls, values: Mapping[str, Any], *, is_callable: bool = False) -> Spec:
         """Return the sweep of tables that a user wrote.
 
         Unlike :meth:`of`, check ``feedback_iteration`` against ``iterations`` if the tables set it; the default is not
         checked.  Raises as :meth:`read`.
         """
-        spec = cls.of(values)
+        spec = cls.of(values, is_callable=is_callable)
         spec.check_rungs()
         if "feedback_iteration" in values.get("sweep", {}):
             wanted, most = spec.sweep.feedback_iteration, spec.most_iterations()
@@ -405,8 +407,8 @@ class Spec:
         return spec
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Spec:
-        """Return the sweep that these tables describe.  Raises as :meth:`read`."""
+    def of(cls, values: Mapping[str, Any], *, is_callable: bool = False) -> Spec:
+        """Return the sweep that these tables describe, of jobs or of calls of a callable.  Raises as :meth:`read`."""
         _known(values, ("cluster", "sweep", "space", "job"), "a section")
         for name, table in values.items():
             if not isinstance(table, Mapping):
@@ -418,7 +420,11 @@ class Spec:
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
             tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
             job_settings,
+            is_callable,
         )
+        if is_callable:
+            _known(job_settings, ("iterations",), "a setting of [job] for a callable")
+            return spec
         for dimension in spec.space:
             _known((dimension.name,), tuple(SETTINGS), "a setting of eps run, which [space] searches")
             _check_whole(dimension)
@@ -438,7 +444,7 @@ class Spec:
 
     def most_iterations(self) -> int:
         """Return the iterations of the longest trial."""
-        searched = [max(each.corners()) for each in self.space if each.name == "iterations"]
+        searched = [max(each.corners()) for each in self.space if each.name == "iterations" and not self.is_callable]
         return int(searched[0]) if searched else self.job_spec().iterations
 
     def check_rungs(self) -> None:
@@ -473,6 +479,8 @@ class Spec:
         ConfigError
             A setting is invalid.
         """
+        if self.is_callable:
+            return JobSpec.from_dict({**self.job, "reliable": 1, "splits": 1, "partitions": 1}, "job")
         # Enough for a trial that grows to the whole cluster.
         splits = min(SPLITS_OF_A_CONTAINER * self.cluster.num_containers(), MOST_DEFAULT_SPLITS)
         default = {"splits": max(JobSpec().splits, splits)}
@@ -484,6 +492,8 @@ class Spec:
         Trials keep the size that the file asks for if it is searched, or if their settings exclude such containers.
         """
         sizes = {"workers", "servers", "reliable"}
+        if self.is_callable:
+            return self
         if not needs_of(POLICIES[policy]).hosts or sizes & {dimension.name for dimension in self.space}:
             return self
         alone = {name: value for name, value in self.job.items() if name not in sizes}

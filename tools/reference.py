@@ -69,7 +69,7 @@ NAMES = {
         "Job.add_workers Job.add_servers Job.remove_workers Job.remove_servers Job.dry_run Job.cancel Job.kill "
         "Job.close"
     ),
-    "hscheduler": "sweep SweepReport.write_page HTrials",
+    "hscheduler": "sweep report SweepReport.write_page HTrials",
     "hscheduler.service.client": (
         "SchedulerClient SchedulerClient.submit_job SchedulerClient.wait SchedulerClient.job SchedulerClient.jobs "
         "SchedulerClient.cancel SchedulerClient.save_model SchedulerClient.run_sweep SchedulerClient.report "

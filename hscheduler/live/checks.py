@@ -50,6 +50,11 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
             f"[space] {what}, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
             "learning_rate = { loguniform = [1e-3, 1] }, or set trials = 1"
         )
+    if spec.is_callable:
+        if spec.sweep.final_test:
+            raise ConfigError(f"final_test is {spec.sweep.final_test!r}, but must be empty for a callable")
+        check_sizes(spec)
+        return
     if spec.sweep.final_test:
         _check_final_test(spec, on_this_host=reads_data and spec.job.get("on") != "yarn")
     jobs = working(

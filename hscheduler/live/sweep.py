@@ -68,6 +68,8 @@ class Sweep:
         By default those of the sweep's algorithm.
     name : str
         Of the sweep, in a scheduler that may have others.
+    objective : bytes, optional
+        Trials are calls of this pickled callable, each with its point, instead of jobs of EPS.
 
     Raises
     ------
@@ -82,7 +84,9 @@ class Sweep:
         on_event: OnEvent | None = None,
         points: Points | None = None,
         name: str = SWEEP,
+        objective: bytes | None = None,
     ) -> None:
+        self._objective = objective
         self.points: dict[str, dict[str, Any]] = {}
         #: Job -> its number of iterations.
         self.iterations: dict[str, int] = {}
@@ -113,7 +117,8 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
+        capacities = self.spec.cluster.capacities()
+        with LiveScheduler(capacities, self._settings, self._take, objective=self._objective) as scheduler:
             self.scheduler = scheduler
             scheduler.open_sweep(self.spec.opened(self._name))
             scheduler.settle(SETTLE_TIMEOUT_S)

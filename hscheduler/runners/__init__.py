@@ -97,6 +97,8 @@ class Here:
     policy : str
     points : Points, optional
         Source of points; default: the algorithm of the spec.
+    objective : callable, optional
+        Trials are its calls, each with its point, instead of jobs of EPS; the spec says so, too.
 
     Attributes
     ----------
@@ -104,12 +106,24 @@ class Here:
         Called after every event.  Append to it before :meth:`run`.
     """
 
-    def __init__(self, spec: Spec, policy: str, points: Points | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        policy: str,
+        points: Points | None = None,
+        objective: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
         spec = placed(spec, None)
         check_sweep(spec)
         _warn(spec, policy)
         self.viewers: list[OnEvent] = []
-        self.sweep = Sweep(spec, policy, self._show, points)
+        pickled = None
+        if objective is not None:
+            # Imported late: other sweeps do not need cloudpickle.
+            from hscheduler.live.objective import pickled_callable
+
+            pickled = pickled_callable(objective)
+        self.sweep = Sweep(spec, policy, self._show, points, objective=pickled)
 
     def run(self, viewers: Viewers) -> Outcome:
         """Run the sweep; an interrupt ends its jobs.  See :class:`Runner`."""

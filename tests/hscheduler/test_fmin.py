@@ -176,9 +176,9 @@ def test_an_exit_of_the_program_is_no_failure_of_a_point() -> None:
     assert len(trials._dynamic_trials) == 1
 
 
-def test_a_metric_other_than_a_loss_needs_a_direction() -> None:
-    settings = LiveSettings(metric="accuracy")
-    with pytest.raises(ConfigError, match=r"'accuracy', .*direction"):
+def test_an_unknown_metric_needs_a_direction() -> None:
+    settings = LiveSettings(metric="lift")
+    with pytest.raises(ConfigError, match=r"'lift', .*direction"):
         htrials(settings=settings)
     assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
     assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE
