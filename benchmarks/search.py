@@ -123,7 +123,7 @@ def sequentially(table: Table, seed: int) -> float:
 
 def searched(table: Table, seed: int) -> dict[str, Any]:
     """Return the regret of each method in one space with one seed."""
-    best, most = swept(table, TpePoints(table.space, seed, Direction.MINIMIZE), seed)
+    best, most = swept(table, TpePoints(table.space, seed, Direction.MINIMIZE, TRIALS), seed)
     found = {"sweep": best, "random": randomly(table, seed), "sequential": sequentially(table, seed)}
     return {**{name: value - table.best for name, value in found.items()}, "in_flight": most}
 

@@ -74,8 +74,15 @@ class GivenPoints:
         """Ignore the result."""
 
 
+#: Random points before Hyperopt's model begins: this share of the trials, between the two numbers; the latter is
+#: Hyperopt's own number.  With Hyperopt's own, half of 40 trials would be random.
+RANDOM_SHARE, LEAST_RANDOM, MOST_RANDOM = 0.25, 5, 20
+
+
 class TpePoints:
     """Points of Hyperopt's ``tpe.suggest``; needs the extra ``sweep``.
+
+    Points without a result yet count as bad, as in Hyperopt: so parallel trials do not try nearly the same point.
 
     Parameters
     ----------
@@ -83,6 +90,8 @@ class TpePoints:
     seed : int
     direction : Direction
         Which loss is better.
+    trials : int, optional
+        How many points will be asked for, as far as is known.
 
     Raises
     ------
@@ -90,7 +99,7 @@ class TpePoints:
         Hyperopt is not installed, or refuses the space.
     """
 
-    def __init__(self, space: tuple[Dimension, ...], seed: int, direction: Direction) -> None:
+    def __init__(self, space: tuple[Dimension, ...], seed: int, direction: Direction, trials: int = 0) -> None:
         try:
             import hyperopt
             from hyperopt.base import Domain
@@ -114,11 +123,16 @@ class TpePoints:
         self._draw = Random(f"points:{seed}")
         self._sign = 1.0 if direction is Direction.MINIMIZE else -1.0
         self._documents: dict[str, int] = {}
+        self._num_random = MOST_RANDOM
+        if trials:
+            self._num_random = min(MOST_RANDOM, max(LEAST_RANDOM, math.ceil(RANDOM_SHARE * trials)))
 
     def ask(self, job_id: str) -> Point:
         """Return Hyperopt's suggestion, given the results so far."""
-        ids = self._trials.new_trial_ids(1)
-        (document,) = self._hyperopt.tpe.suggest(ids, self._domain, self._trials, seed=self._draw.randrange(2**31))
+        ids, seed = self._trials.new_trial_ids(1), self._draw.randrange(2**31)
+        (document,) = self._hyperopt.tpe.suggest(
+            ids, self._domain, self._trials, seed=seed, n_startup_jobs=self._num_random
+        )
         self._trials.insert_trial_docs([document])
         self._trials.refresh()
         self._documents[job_id] = ids[0]
@@ -260,7 +274,7 @@ def points_of(spec: Spec) -> Points:
         return GivenPoints(spec.points())
     if spec.sweep.algorithm == "optuna":
         return OptunaPoints(spec)
-    return TpePoints(spec.space, spec.sweep.seed, Direction(spec.sweep.direction))
+    return TpePoints(spec.space, spec.sweep.seed, Direction(spec.sweep.direction), spec.sweep.trials)
 
 
 def hyperopt_space(space: Iterable[Dimension]) -> dict[str, Any]:
