@@ -24,6 +24,7 @@ from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.words import counted, request_text
 from hscheduler.policies import POLICIES
+from hscheduler.space import num_points
 from hscheduler.spec import LEARNING, Spec, request_of
 from hscheduler.stopping.median import LEAST
 
@@ -44,7 +45,7 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     StorageError
         The cache of the data cannot be written.
     """
-    if spec.num_points() == 1 and spec.sweep.trials > 1:
+    if num_points(spec.space) == 1 and spec.sweep.trials > 1:
         what = "has one point" if spec.space else "is empty"
         raise ConfigError(
             f"[space] {what}, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
@@ -164,7 +165,7 @@ def warnings_of(spec: Spec, policy: str) -> list[str]:
 
 
 def _of_space(spec: Spec) -> list[str]:
-    points, trials = spec.num_points(), spec.sweep.trials
+    points, trials = num_points(spec.space), spec.sweep.trials
     if not spec.space or points >= trials:
         return []
     return [

@@ -11,7 +11,8 @@ import pytest
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
 from hscheduler.live.points import GivenPoints, TpePoints, points_of
-from hscheduler.spec import Dimension, Spec
+from hscheduler.space import Dimension
+from hscheduler.spec import Spec
 
 SPACE = (
     Dimension.of("learning_rate", {"loguniform": [1e-4, 1]}),
