@@ -47,6 +47,7 @@ def sweep(
     trials: int | None = None,
     seed: int | None = None,
     study: Any = None,
+    suggest: Callable[[Any], Mapping[str, Any]] | None = None,
     objective: Callable[[dict[str, Any]], Any] | None = None,
     on_event: Callable[[float, e.Event, list[e.Command]], None] | None = None,
     quiet: bool = True,
@@ -67,6 +68,9 @@ def sweep(
         Replace the values of the file.
     study : optuna.Study, optional
         Source of the points, instead of the file's algorithm; needs the extra ``optuna``.  Not on YARN.
+    suggest : callable, optional
+        Returns the settings of a point, given a trial of the study: ``trial.suggest_float(...)`` and the like, where
+        later suggestions may depend on earlier ones.  It replaces ``space``, which must be empty.
     objective : callable, optional
         Trials are calls of this, each with its point (a dict) and in a process and a container of its own, instead of
         jobs of EPS.  It calls ``hscheduler.report(loss=..., iteration=...)``.  The names in ``space`` are then free,
@@ -107,6 +111,8 @@ def sweep(
         print(found.best_point)
     """
     read = with_flags(_spec_of(spec, objective is not None), trials=trials, seed=seed)
+    if suggest is not None and (study is None or read.space):
+        raise ConfigError("suggest needs a study, and replaces the table space: leave that out")
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but must be a single policy")
@@ -114,7 +120,7 @@ def sweep(
     drawn = report_path(None if page is None else str(page), "page")
     runner: Runner
     if read.job.get("on") == "yarn":
-        for name, value in (("study", study), ("on_event", on_event)):
+        for name, value in (("study", study), ("objective", objective), ("on_event", on_event)):
             if value is not None:
                 raise ConfigError(f"{name} is not possible on YARN: the scheduler runs in another process")
         runner = OnYarn(read, names[0])
@@ -123,8 +129,8 @@ def sweep(
         if study is not None:
             from hscheduler.live.points import OptunaPoints
 
-            points = OptunaPoints(read, study)
-        runner = Here(read, names[0], points, objective)
+            points = OptunaPoints(read, study, suggest)
+        runner = Here(read, names[0], points, objective, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
     try:
         tell: Callable[[str], None] = logger.info if quiet else say

@@ -29,7 +29,7 @@ from hscheduler.spec import LEARNING, Spec, request_of
 from hscheduler.stopping.median import LEAST
 
 
-def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
+def check_sweep(spec: Spec, *, reads_data: bool = True, has_space: bool = True) -> None:
     """Refuse a sweep of real jobs if none of its trials could be trained.
 
     Parameters
@@ -37,6 +37,8 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     spec : Spec
     reads_data : bool
         Prepare the data, too, so that the trials find it in the cache; else only check that the files exist.
+    has_space : bool
+        Points come from the space; else from a function, and the space may be empty.
 
     Raises
     ------
@@ -45,7 +47,7 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     StorageError
         The cache of the data cannot be written.
     """
-    if num_points(spec.space) == 1 and spec.sweep.trials > 1:
+    if has_space and num_points(spec.space) == 1 and spec.sweep.trials > 1:
         what = "has one point" if spec.space else "is empty"
         raise ConfigError(
             f"[space] {what}, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "

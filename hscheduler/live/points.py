@@ -9,7 +9,7 @@ Source: EPS §6 (Hyperopt generates the jobs).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from random import Random
 from typing import Any, Protocol
@@ -184,6 +184,9 @@ class OptunaPoints:
     spec : Spec
     study : optuna.Study, optional
         With the sampler that its owner chose; by default a study in memory, with Optuna's TPE and the sweep's seed.
+    suggest : callable, optional
+        Returns the settings of a trial of Optuna's, which it gets, instead of the space: its suggestions may depend on
+        earlier ones ("define by run").
 
     Raises
     ------
@@ -191,7 +194,10 @@ class OptunaPoints:
         Optuna is not installed or refuses the space; ``study`` is not a study; or its direction is not the sweep's.
     """
 
-    def __init__(self, spec: Spec, study: Any = None) -> None:
+    def __init__(
+        self, spec: Spec, study: Any = None, suggest: Callable[[Any], Mapping[str, Any]] | None = None
+    ) -> None:
+        self._suggest = suggest
         try:
             import optuna
         except ImportError as error:
@@ -224,11 +230,16 @@ class OptunaPoints:
         """Return the suggestion of the study's sampler, given the results so far."""
         trial = self._trials[job_id] = self.study.ask()
         trial.set_user_attr("job_id", job_id)
-        return self._suggested(trial, self._dimensions)
+        if self._suggest is None:
+            return self._suggested(trial, self._dimensions)
+        try:
+            return dict(self._suggest(trial))
+        except Exception as error:
+            raise ConfigError(f"suggest raised {type(error).__name__}: {error}") from error
 
     def restore(self, job_id: str, point: Point) -> None:
         """Register a point that was suggested before."""
-        self.study.enqueue_trial(dict(_choices_of(self._dimensions, point)))
+        self.study.enqueue_trial(dict(_choices_of(self._dimensions, point) if self._suggest is None else point))
         self.ask(job_id)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:

@@ -99,6 +99,8 @@ class Here:
         Source of points; default: the algorithm of the spec.
     objective : callable, optional
         Trials are its calls, each with its point, instead of jobs of EPS; the spec says so, too.
+    has_space : bool
+        Points come from the spec's space, which must not be empty then.
 
     Attributes
     ----------
@@ -112,9 +114,10 @@ class Here:
         policy: str,
         points: Points | None = None,
         objective: Callable[[dict[str, Any]], Any] | None = None,
+        has_space: bool = True,
     ) -> None:
         spec = placed(spec, None)
-        check_sweep(spec)
+        check_sweep(spec, has_space=has_space)
         _warn(spec, policy)
         self.viewers: list[OnEvent] = []
         pickled = None

@@ -113,3 +113,26 @@ def test_wrong_uses_are_refused(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match="cannot be pickled"):
         swept(lambda point: lock)
+
+
+def test_a_study_suggests_settings_that_depend_on_each_other() -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3))
+
+    def suggest(trial: Any) -> dict[str, Any]:
+        kind = trial.suggest_categorical("kind", ["line", "disc"])
+        return {"kind": kind} | ({"radius": trial.suggest_float("radius", 0, 1)} if kind == "disc" else {})
+
+    def area(point: dict[str, Any]) -> None:
+        hscheduler.report(loss=point.get("radius", 0.5) ** 2, iteration=1)
+
+    sweep = {"trials": 6, "stop": "none"}
+    found = hscheduler.sweep({"sweep": sweep}, study=study, suggest=suggest, objective=area, policy="static")
+    assert found["completed"] == 6 == len(study.trials)
+    assert {tuple(sorted(trial["point"])) for trial in found["trials"]} == {("kind",), ("kind", "radius")}
+    assert study.best_value == found["best"]["loss"]
+    with pytest.raises(ConfigError, match="suggest raised KeyError: 'kind'"):
+        hscheduler.sweep({"sweep": sweep}, study=study, suggest=lambda trial: {}["kind"], objective=area)
+    with pytest.raises(ConfigError, match="suggest needs a study"):
+        hscheduler.sweep({"sweep": sweep}, suggest=suggest, objective=area)

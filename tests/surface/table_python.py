@@ -45,8 +45,8 @@ SIGNATURES = {
     "eps.Job.close": "",
     "eps.JobSpec.from_dict": "values",
     "hscheduler.sweep": (
-        "spec, *, policy='elastic', trials=None, seed=None, study=None, objective=None, on_event=None, quiet=True, "
-        "report=None, page=None"
+        "spec, *, policy='elastic', trials=None, seed=None, study=None, suggest=None, objective=None, on_event=None, "
+        "quiet=True, report=None, page=None"
     ),
     "hscheduler.report": "*, iteration=None, **metrics",
     "hscheduler.SweepReport.write_page": "path",
