@@ -207,7 +207,7 @@ class SweepSpec:
     threshold: int = 0
     #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
     stop: str = ""
-    #: End a trial whose training loss grows by orders of magnitude: a thousand times its first value, and growing.
+    #: End a trial whose training loss grows exponentially and is orders of magnitude above its first value.
     stop_diverged: bool = True
     #: ``sha`` and ``asha``: of the trials at a rung, one in ``eta`` goes on.
     eta: int = 3
