@@ -71,6 +71,8 @@ class Sweep:
         By default those of the sweep's algorithm.
     name : str
         Of the sweep, in a scheduler that may have others.
+    objective : bytes, optional
+        Trials are calls of this pickled callable, each with its point, instead of jobs of EPS.
 
     Raises
     ------
@@ -85,7 +87,9 @@ class Sweep:
         on_event: OnEvent | None = None,
         points: Points | None = None,
         name: str = SWEEP,
+        objective: bytes | None = None,
     ) -> None:
+        self._objective = objective
         self.points: dict[str, dict[str, Any]] = {}
         #: Job -> its number of iterations.
         self.iterations: dict[str, int] = {}
@@ -130,7 +134,8 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take, record) as scheduler:
+        capacities, objective = self.spec.cluster.capacities(), self._objective
+        with LiveScheduler(capacities, self._settings, self._take, record, objective=objective) as scheduler:
             self.scheduler = scheduler
             try:
                 if self._name not in scheduler.registry.sweeps:
