@@ -13,6 +13,7 @@ from hscheduler.core import events as e
 from hscheduler.page import write_page
 from hscheduler.reports.report import table
 from hscheduler.runners import Here, Interrupted, OnYarn, Outcome, Runner, Viewers
+from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def sweep(
     spec: str | Path | Mapping[str, Any] | Spec,
     *,
     policy: str = "elastic",
+    stop: str | None = None,
     trials: int | None = None,
     seed: int | None = None,
     study: Any = None,
@@ -62,6 +64,8 @@ def sweep(
     spec : path, mapping or Spec
         The path of a sweep's file, its tables (``cluster``, ``sweep``, ``space``, ``job``), or a parsed file.
     policy : str
+    stop : str, optional
+        Stopping rule, as ``asha``; replaces the file's.
     trials, seed : int, optional
         Replace the values of the file.
     study : optuna.Study, optional
@@ -101,7 +105,7 @@ def sweep(
         )
         print(found.best_point)
     """
-    read = with_flags(_spec_of(spec), trials=trials, seed=seed)
+    read = with_flags(_spec_of(spec), trials=trials, seed=seed, stop=stop)
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but must be a single policy")
@@ -142,7 +146,7 @@ def sweep(
 
 def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     if outcome.report is not None:
-        write_results(target, drawn, outcome.report)
+        write_results(target, drawn, outcome.report if drawn is None else with_static(outcome.report))
 
 
 def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:

@@ -33,7 +33,9 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -44,6 +46,7 @@ from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean, one_of
+from hscheduler.core import events as e
 from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
@@ -57,6 +60,10 @@ MOST_TRIALS = 1_000_000
 #: Splits of a trial by default: for each container of the cluster, so that its work is even at most sizes; at most.
 SPLITS_OF_A_CONTAINER, MOST_DEFAULT_SPLITS = 3, 192
 ALGORITHMS = ("tpe", "random", "optuna")
+#: Algorithms that learn from results.
+LEARNING = ("tpe", "optuna")
+#: Random points among the sampled ones.
+_NUM_RANDOM = 10
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
 #: Metrics that are minimized unless the file sets ``direction``.
@@ -182,8 +189,9 @@ class SweepSpec:
     seed: int = 0
     #: Most points tried at once; 0 sets no limit.
     parallelism: int = 0
-    #: ``burst`` (all at once), or ``poisson:4s``: exponential gaps with a mean of 4 s.
-    arrival: str = "burst"
+    #: Empty: a trial arrives, and its point is drawn, when it can start.  For experiments: ``burst`` (all at once), or
+    #: ``poisson:4s`` (exponential gaps with a mean of 4 s).
+    arrival: str = ""
     #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``rmse``, ... on the test data.
     metric: str = "loss"
     #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
@@ -196,6 +204,8 @@ class SweepSpec:
     threshold: int = 0
     #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
     stop: str = ""
+    #: End a trial whose training loss grows by orders of magnitude: a thousand times its first value, and growing.
+    stop_diverged: bool = True
     #: ``sha`` and ``asha``: of the trials at a rung, one in ``eta`` goes on.
     eta: int = 3
     #: The first rung, at which ``median``, ``sha`` and ``asha`` judge a trial; 0: ``feedback_iteration``.
@@ -234,12 +244,12 @@ class SweepSpec:
         return Stopping(self.stop, self.eta, self.grace_iterations or self.feedback_iteration, self.max_iterations)
 
     def mean_gap_s(self) -> float:
-        """Return the mean seconds between two arrivals; 0.0 if all arrive at once."""
-        if self.arrival == "burst":
+        """Return the mean seconds between two arrivals; 0.0 if all arrive at once, or each when it can start."""
+        if self.arrival in ("", "burst"):
             return 0.0
         found = re.fullmatch(r"poisson:(\d+(\.\d+)?)s?", self.arrival)
         if found is None or float(found[1]) <= 0:
-            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst or poisson:Ns, with N > 0")
+            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst or poisson:Ns, with N > 0, or left out")
         return float(found[1])
 
 
@@ -466,6 +476,41 @@ class Spec:
         draw = Random(f"points:{self.sweep.seed}")
         while True:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Yield the first corner of the space, the corners that differ from it in one setting, and random points."""
+        corners = {each.name: each.corners() for each in self.space}
+        first = {name: values[0] for name, values in corners.items()}
+        yield first
+        for name, values in corners.items():
+            for value in values[1:]:
+                yield {**first, name: value}
+        if self.space:
+            yield from islice(self.points(), _NUM_RANDOM)
+
+    def opened(self, name: str) -> e.SweepOpened:
+        """Return the event that opens the sweep."""
+        sweep = self.sweep
+        return e.SweepOpened(
+            name,
+            Direction(sweep.direction),
+            sweep.threshold or None,
+            sweep.metric,
+            sweep.feedback_iteration,
+            sweep.stopping(),
+            sweep.trials,
+            None if sweep.arrival else self.coming(name),
+            sweep.parallelism,
+            sweep.stop_diverged,
+        )
+
+    def coming(self, name: str) -> JobRequest | None:
+        """Return what the next trial of a sweep will request, at least; None if no sampled point works."""
+        found = []
+        for point in self.samples():
+            with suppress(ConfigError):
+                found.append(self.request(f"the next trial of {name}", name, point))
+        return min(found, key=lambda request: request.workers + request.servers, default=None)
 
     def request(self, job_id: str, sweep: str, point: Mapping[str, Any] | None = None) -> JobRequest:
         """Return the request of a point's job to the scheduler.

@@ -91,6 +91,43 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def click(self, selector: str, share_x: float = 0.5, share_y: float = 0.5) -> None:
+        """Click an element with the mouse, at a point of it in shares of its width and height."""
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self._mouse(kind, selector, share_x, share_y)
+
+    def move_to(self, selector: str, share_x: float = 0.5, share_y: float = 0.5) -> None:
+        """Move the mouse over an element, to a point of it in shares of its width and height."""
+        self._mouse("mouseMoved", selector, share_x, share_y)
+
+    def _mouse(self, kind: str, selector: str, share_x: float, share_y: float) -> None:
+        found = f"document.querySelector({json.dumps(selector)})"
+        # An element that is in the window stays where it is, so that a click lands where the mouse was moved to.
+        x, y = self.value(
+            f"(() => {{ const e = {found}; let r = e.getBoundingClientRect();"
+            f"if (r.top < 0 || r.bottom > innerHeight) {{ e.scrollIntoView({{ block: 'center' }});"
+            "r = e.getBoundingClientRect(); }"
+            f"return [r.x + r.width * {share_x}, r.y + r.height * {share_y}]; }})()"
+        )
+        pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+        self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
+
+    def press(self, key: str) -> None:
+        """Press a key: ``Tab``, ``Enter``, ``Escape``, or one of the arrows."""
+        code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code[key], **text)
+
+    def write(self, selector: str, text: str) -> None:
+        """Write into a field, in place of what it has."""
+        self.value(f"{{ const f = document.querySelector({json.dumps(selector)}); f.focus(); f.select(); }}")
+        self._call("Input.insertText", text=text)
+
+    def prefer(self, scheme: str) -> None:
+        """Prefer ``light`` or ``dark`` colours."""
+        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
     def wait_until(self, expression: str, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until an expression is true."""
         until_s = time.monotonic() + timeout_s

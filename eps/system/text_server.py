@@ -5,12 +5,16 @@ process keeps its descriptors and threads for its own work.
 
 A page of another site cannot read these texts, even if its host name resolves to this host (DNS rebinding): the browser
 sends that name as ``Host``, and the server refuses it.
+
+Actions (POST) need the server's key in the header ``X-Key``.  A page of another site cannot send that header, and does
+not know the key; nor do other users of this host, who may read the texts.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import secrets
 import socket
 import sys
 import threading
@@ -22,7 +26,7 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from eps.errors import EpsError, ResourceError
 from eps.system.metrics_text import CONTENT_TYPE
@@ -59,6 +63,8 @@ class Text:
 
 #: Path -> function that renders the text, called on the thread of each request.
 Pages = Mapping[str, Callable[[], Text]]
+#: Does what a request asks for, by the parameters of its query; returns what was done.
+Action = Callable[[Mapping[str, str]], Text]
 
 
 class BoundedServer(ThreadingMixIn, TCPServer):
@@ -118,6 +124,13 @@ class TextServer:
         0 takes any free port.
     pages : mapping
         If rendering raises EpsError, the answer is 503 with the reason, and the browser retries.
+    actions : mapping, optional
+        Path -> what a POST with the key does.  If it raises EpsError, the answer is 409 with the reason.
+
+    Attributes
+    ----------
+    key : str
+        Opens the actions; a secret.
 
     Raises
     ------
@@ -128,8 +141,9 @@ class TextServer:
     #: Answer to a request for an unknown path.
     nothing_there = "nothing here"
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self._server = BoundedServer((host, port), _handler(self, pages))
+    def __init__(self, host: str, port: int, pages: Pages, actions: Mapping[str, Action] | None = None) -> None:
+        self.key = secrets.token_urlsafe(32)
+        self._server = BoundedServer((host, port), _handler(self, pages, actions or {}))
         address, self.port = self._server.server_address[:2]
         self._names = _LOOPBACK | {host.lower(), str(address)}
         self._thread = threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), name="texts", daemon=True)
@@ -145,6 +159,13 @@ class TextServer:
             name = None
         return "" if name in self._names else f"this host is not {host!r}"
 
+    def may_act(self, headers: Message) -> bool:
+        """Return whether a request with these headers has the key, and is not of another site's page."""
+        given = headers.get("X-Key", "").encode("utf-8", "replace")
+        return headers.get("Sec-Fetch-Site", "same-origin") == "same-origin" and secrets.compare_digest(
+            given, self.key.encode()
+        )
+
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()
@@ -152,7 +173,7 @@ class TextServer:
         self._thread.join()
 
 
-def _handler(server: TextServer, pages: Pages) -> type[BaseHTTPRequestHandler]:
+def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def setup(self) -> None:
             super().setup()
@@ -194,6 +215,23 @@ def _handler(server: TextServer, pages: Pages) -> type[BaseHTTPRequestHandler]:
                     text.sent()
 
         do_HEAD = do_GET
+
+        def do_POST(self) -> None:
+            path, _, query = self.path.partition("?")
+            act = actions.get(path)
+            if act is None:
+                self._say(404, server.nothing_there)
+            elif why := server.refusal(self.headers):
+                self._say(403, why)
+            elif not server.may_act(self.headers):
+                self._say(403, "this needs the key of the address that was printed at the start")
+            else:
+                try:
+                    text = act(dict(parse_qsl(query)))
+                except EpsError as error:
+                    self._say(409, str(error))
+                    return
+                self._send(200, text.kind, text.content)
 
         def _say(self, status: int, reason: str, **headers: str) -> None:
             self._send(status, "text/plain; charset=utf-8", f"{reason}\n", **headers)

@@ -83,6 +83,8 @@ class JobRequest:
     iterations: int = 0
     #: Seconds of a restart, from the order to end to the next iteration.
     restart_s: float = 0.0
+    #: It tries the point of a job that failed again.
+    is_retry: bool = False
 
     def __post_init__(self) -> None:
         for name, count, least, most in (
@@ -226,6 +228,8 @@ class Job:
     members: Mapping[str, str] = field(default_factory=dict)
     #: Final value of the metric, if it finished.
     loss: float | None = None
+    #: Its loss grew by orders of magnitude, or was not finite: it counts as killed, however it ends.
+    has_diverged: bool = False
 
     @property
     def job_id(self) -> str:

@@ -47,9 +47,10 @@ class Points(Protocol):
         ----------
         job_id : str
         loss : float, optional
-            Its final loss; if it was killed, its value at its last rung, or its early feedback; None if it failed.
+            Its final loss; if it was killed, its value at its last rung, or its early feedback; None if it failed or
+            diverged.
         killed : bool
-            The stopping rule ended it.
+            The stopping rule ended it, or it diverged.
         rungs : sequence
             (iteration, value) at each rung that it reached.
         """

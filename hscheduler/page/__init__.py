@@ -5,19 +5,21 @@ Source: EPS §7 (the page shows Figs 14 to 19 for one sweep).
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, ResourceError
 from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 from eps.system.metrics_text import CONTENT_TYPE
-from eps.system.text_server import Pages, Text, TextServer
+from eps.system.text_server import Action, Pages, Text, TextServer
+from eps.system.web import as_json, asset, document
+from hscheduler.page.content import content
+from hscheduler.page.logs import tails
 
 Reports = Mapping[str, Mapping[str, Any]]
 
@@ -25,53 +27,74 @@ Reports = Mapping[str, Mapping[str, Any]]
 FAREWELL_S = 3.0
 #: Seconds for which a report is cached.
 KEPT_S = 1.0
-#: Most points of all loss curves together, and the minimum for each curve.
-_CURVE_POINTS, _FEWEST = 40_000, 10
+#: Why a trial or a sweep that a reader of the page stopped has ended.
+STOPPED = "stopped on the page"
+_PLAIN = "text/plain; charset=utf-8"
+_SCRIPTS = ("state.js", "bands.js", "charts.js", "tables.js", "trial.js", "main.js")
 
 
-def page(reports: Reports, *, live: bool = False) -> str:
-    """Return the HTML page of reports, by policy.  A live page polls its server every second."""
-    return _page(_data(reports), live)
+@dataclass(frozen=True)
+class Stops:
+    """What a reader of a live page may stop.
+
+    Both functions raise EpsError; ``sweep`` is None where a page has several sweeps.
+    """
+
+    #: Takes the trial.
+    trial: Callable[[str], None]
+    sweep: Callable[[], None] | None = None
 
 
-def write_page(path: Path, reports: Reports) -> None:
+def page(reports: Reports, *, live: bool = False, ended_at: float | None = None, stops: Stops | None = None) -> str:
+    """Return the HTML page of reports, by policy.  A live page polls its server every second.
+
+    Parameters
+    ----------
+    reports : mapping
+    live : bool
+    ended_at : float, optional
+        When the reports were made, in seconds since 1970; by default now.
+    stops : Stops, optional
+        What a live page has buttons for.
+    """
+    return document(
+        "H-scheduler",
+        asset(__name__, "body.html"),
+        {**_data(reports, live, ended_at), "stops": None if stops is None else {"sweep": stops.sweep is not None}},
+        styles=[asset(__name__, "page.css")],
+        scripts=[asset(__name__, name) for name in _SCRIPTS],
+        live=live,
+    )
+
+
+def write_page(path: Path, reports: Reports, *, ended_at: float | None = None) -> None:
     """Write the HTML page of reports, by policy, readable for all users.
+
+    Parameters
+    ----------
+    path : Path
+    reports : mapping
+    ended_at : float, optional
+        As for :func:`page`.
 
     Raises
     ------
     StorageError
         The file cannot be written.
     """
-    write_bytes_atomic(path, page(reports).encode(), mode=PUBLIC_MODE)
+    write_bytes_atomic(path, page(reports, ended_at=ended_at).encode(), mode=PUBLIC_MODE)
 
 
-def _page(data: str, live: bool) -> str:
-    template = files("hscheduler.page").joinpath("template.html").read_text(encoding="utf-8")
-    # Only "<" can end the script element or begin a comment in it.
-    return template.replace("@LIVE@", json.dumps(live)).replace("@DATA@", data.replace("<", "\\u003c"))
-
-
-def _data(reports: Reports) -> str:
-    drawn = {policy: _drawn(report) for policy, report in reports.items()}
-    return json.dumps(drawn, allow_nan=False, default=str)
-
-
-def _drawn(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a report with its curves thinned to what a browser can draw."""
-    most = max(_FEWEST, _CURVE_POINTS // max(1, len(report["trials"])))
-    if all(len(trial["curve"]) <= most for trial in report["trials"]):
-        return report
-    return {**report, "trials": [{**trial, "curve": _thinned(trial["curve"], most)} for trial in report["trials"]]}
-
-
-def _thinned(curve: Sequence[Any], most: int) -> Sequence[Any]:
-    if len(curve) <= most:
-        return curve
-    return [curve[k * (len(curve) - 1) // (most - 1)] for k in range(most)]
+def _data(reports: Reports, live: bool, ended_at: float | None = None) -> dict[str, Any]:
+    when = time.time() if ended_at is None else ended_at
+    return {
+        "live": live,
+        "reports": [content(each, ended_at=when, live=live, logs=tails(each)) for each in reports.values()],
+    }
 
 
 class LiveReports:
-    """The web resources of a running sweep: its page, its report as JSON, and its metrics.
+    """The web resources of a running sweep: its page, the page's data as JSON, and its metrics.
 
     Reports are made on request, on the thread of the request, at most once a second.
 
@@ -89,17 +112,17 @@ class LiveReports:
         #: When an open page last polled, on the monotonic clock.
         self._watched_s = -math.inf
         self._end_seen = threading.Event()
-        #: The function that makes reports, and whether the sweep still runs.
-        self._shown: tuple[Callable[[], Reports], bool] = look, True
-        #: The cached reports: the function that made them, the time on the monotonic clock, and the JSON text.
-        self._made: tuple[Callable[[], Reports] | None, float, str] = None, -math.inf, ""
-        self.pages: Pages = {"/": self._page, "/report.json": self._news}
+        #: The function that makes reports, whether the sweep still runs, and what may be stopped.
+        self._shown: tuple[Callable[[], Reports], bool, Stops | None] = look, True, None
+        #: The cached data: the function that made its reports, the time on the monotonic clock, the reports, as JSON.
+        self._made: tuple[Callable[[], Reports] | None, float, Reports, str] = None, -math.inf, {}, ""
+        self.pages: Pages = {"/": self._page, "/page.json": self._news}
         if metrics is not None:
             self.pages = {**self.pages, "/metrics": lambda: Text(CONTENT_TYPE, metrics())}
 
-    def show(self, look: Callable[[], Reports], *, live: bool = True) -> None:
+    def show(self, look: Callable[[], Reports], *, live: bool = True, stops: Stops | None = None) -> None:
         """Serve the reports that ``look`` returns from now on; it may return none yet, or raise EpsError."""
-        self._shown = look, live
+        self._shown = look, live, stops
 
     def end(self, reports: Reports) -> None:
         """Serve the final reports; wait up to :data:`FAREWELL_S` for an open page to fetch them."""
@@ -107,30 +130,49 @@ class LiveReports:
         if time.monotonic() - self._watched_s < FAREWELL_S:
             self._end_seen.wait(FAREWELL_S)
 
-    def _latest(self) -> tuple[str, bool]:
-        """Return the reports as JSON, and whether the sweep still runs."""
+    def stop(self, wanted: Mapping[str, str]) -> Text:
+        """Stop what a request names: ``trial`` with its id, or ``sweep``; return what was done.
+
+        Raises
+        ------
+        ConfigError
+            It names nothing that this page can stop, or the sweep has ended.
+        """
+        _, live, stops = self._shown
+        if stops is None or not live:
+            raise ConfigError("nothing of this sweep can be stopped here")
+        if "trial" in wanted:
+            stops.trial(wanted["trial"])
+            return Text(_PLAIN, f"{wanted['trial']} is told to stop\n")
+        if "sweep" in wanted and stops.sweep is not None:
+            stops.sweep()
+            return Text(_PLAIN, "the sweep is told to stop\n")
+        raise ConfigError("name what to stop: a trial, or the sweep")
+
+    def _latest(self) -> tuple[Reports, str, bool, Stops | None]:
+        """Return the reports, the page's data as JSON, whether the sweep still runs, and what may be stopped."""
         with self._making:
-            look, live = self._shown
-            made_by, made_s, data = self._made
+            look, live, stops = self._shown
+            made_by, made_s, reports, data = self._made
             if made_by is not look or time.monotonic() >= made_s + KEPT_S:
-                data = _data(look())
-                self._made = look, time.monotonic(), data
-            return data, live
+                reports = look()
+                data = as_json(_data(reports, live))
+                self._made = look, time.monotonic(), reports, data
+            return reports, data, live, stops
 
     def _page(self) -> Text:
         # Also before the sweep begins: the page polls for its reports.
-        data, live = self._latest()
-        return Text("text/html; charset=utf-8", _page(data, live), lambda: self._is_seen(live))
+        reports, _, live, stops = self._latest()
+        return Text("text/html; charset=utf-8", page(reports, live=live, stops=stops), lambda: self._is_seen(live))
 
     def _news(self) -> Text:
-        data, live = self._latest()
-        news = f'{{"reports": {data}, "live": {json.dumps(live)}}}'
+        _, data, live, _ = self._latest()
 
         def sent() -> None:
             self._watched_s = time.monotonic()
             self._is_seen(live)
 
-        return Text("application/json", news, sent)
+        return Text("application/json", data, sent)
 
     def _is_seen(self, live: bool) -> None:
         if not live:
@@ -159,8 +201,9 @@ class PageServer(TextServer):
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"web is {port}, but must be a port, or 0 for a free one")
         self._live = LiveReports(metrics=metrics)
+        actions: Mapping[str, Action] = {"/stop": self._live.stop}
         try:
-            super().__init__("127.0.0.1", port, self._live.pages)
+            super().__init__("127.0.0.1", port, self._live.pages, actions)
         except OSError as error:
             raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}; try 0") from None
         self.show, self.end = self._live.show, self._live.end
@@ -169,3 +212,8 @@ class PageServer(TextServer):
     def address(self) -> str:
         """URL of the page."""
         return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def link(self) -> str:
+        """URL of the page with the key for its buttons, which other users of this host must not have."""
+        return f"{self.address}#key={self.key}"

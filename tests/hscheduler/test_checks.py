@@ -11,17 +11,18 @@ import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
 from eps.spec.job_spec import JobSpec
-from hscheduler import cli
+from hscheduler import cli, spec
 from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
 from hscheduler.live import checks
-from hscheduler.live.checks import check_sweep
+from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, is_retryable
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
+from hscheduler.runners import Here
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec, Spec
 
@@ -191,7 +192,7 @@ def test_settings_that_work_only_together_are_found_by_random_points(monkeypatch
     found = tables(space=space)
     del found["job"]["data"], found["job"]["model"]
     check_sweep(Spec.of(found))
-    monkeypatch.setattr(checks, "_DRAWN", 0)
+    monkeypatch.setattr(spec, "_NUM_RANDOM", 0)
     with pytest.raises(ConfigError, match="no trial can work: "):
         check_sweep(Spec.of(found))
 
@@ -287,3 +288,62 @@ def test_a_container_larger_than_a_node_does_not_fit() -> None:
     assert ClusterSpec().container() == Resources(1, 4096)
     with pytest.raises(ConfigError, match="the whole cluster"):
         check_sweep(Spec.of(tables(cluster={"container_memory": "32GiB"})))
+
+
+SPACE = {"learning_rate": {"loguniform": [1e-3, 1]}}
+SMALL = {"nodes": 1, "vcores": 8, "memory": "32GiB", "master_container": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "sweep", "why"),
+    [
+        (
+            "elastic",
+            {"threshold": 3},
+            "2 trials fit at once, threshold 3: nothing would ever be stopped; set thresh",
+        ),
+        ("elastic", {"threshold": 1}, ""),
+        ("elastic", {}, "2 trials fit at once, threshold 2: nothing would ever be stopped"),
+        ("elastic", {"stop": "none"}, ""),
+        ("static", {"threshold": 3}, ""),
+        ("static-stop", {}, "2 trials fit at once, threshold 2"),
+        ("gain", {"threshold": 3}, ""),
+        ("gain", {"threshold": 3, "parallelism": 3}, "parallelism is 3, threshold 3: nothing would ever be stopped"),
+        ("podium", {"threshold": 3}, ""),
+        ("podium", {"threshold": 9}, "9 trials, threshold 9: nothing would ever be stopped"),
+        ("elastic", {"trials": 2}, ""),
+        ("static", {"stop": "median", "trials": 3}, "needs 4 trials, but the sweep has 3 trials"),
+        ("static", {"stop": "sha"}, ""),
+        (
+            "static-stop",
+            {"feedback_iteration": 301},
+            "has 300 iterations and its early feedback comes at",
+        ),
+    ],
+)
+def test_a_rule_that_can_stop_nothing_is_warned_of_with_the_numbers(
+    policy: str, sweep: dict[str, Any], why: str
+) -> None:
+    own = {"cluster": SMALL, "sweep": {"trials": 9, "algorithm": "random", "stop": "", **sweep}, "space": SPACE}
+    found = warnings_of(Spec.of({**own, "job": {"workers": 2, "servers": 1, "iterations": 300}}), policy)
+    assert [why in sentence for sentence in found] == ([True] if why else []), found
+
+
+@pytest.mark.parametrize(
+    ("sweep", "why"),
+    [
+        ({}, ""),
+        ({"arrival": "burst"}, "so points are drawn before the first result, but algorithm 'tpe' learns from results"),
+        ({"arrival": "burst", "parallelism": 2}, "before their trials can start, but algorithm 'tpe'"),
+        ({"arrival": "poisson:3s", "algorithm": "optuna"}, "before their trials can start, but algorithm 'optuna'"),
+        ({"arrival": "burst", "algorithm": "random"}, ""),
+    ],
+)
+def test_arrivals_beside_an_algorithm_that_learns_are_warned_of(sweep: dict[str, Any], why: str) -> None:
+    found = warnings_of(Spec.of({"sweep": {"trials": 9, "stop": "none", **sweep}, "space": SPACE}), "static")
+    assert [why in sentence for sentence in found] == ([True] if why else []), found
+
+
+def test_warnings_are_logged_when_a_sweep_is_about_to_start(caplog: pytest.LogCaptureFixture) -> None:
+    Here(Spec.of(tables(sweep={"trials": 3, "algorithm": "tpe", "arrival": "burst"})), "static")
+    assert "arrival is 'burst'" in caplog.text

@@ -17,7 +17,8 @@ from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, JobNotFoundError, StorageError
 from eps.job.display import number_text, ordered_metrics, table
 from eps.storage.jobdir import job_dir, readable
-from hscheduler.application.monitor import ApplicationDir
+from hscheduler.application.monitor import ApplicationDir, submitted_sweeps
+from hscheduler.application.staged_files import SWEEP
 from hscheduler.cli.commands.common import client_of, report_path
 from hscheduler.live.job_results import export_best
 from hscheduler.page import write_page
@@ -25,6 +26,8 @@ from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
+from hscheduler.service.recorded_sweep import RecordedSweep
+from hscheduler.simulator.static_sizes import with_static
 
 #: Keys of a report in every version.
 _ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
@@ -39,7 +42,10 @@ def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
     reports, target = reports_of(args), report_path(args.out, "out")
     assert target is not None
-    write_page(target, reports)
+    path = Path(args.report)
+    if len(reports) == 1:
+        reports = {policy: each if "static" in each else with_static(each) for policy, each in reports.items()}
+    write_page(target, reports, ended_at=path.stat().st_mtime if path.is_file() else None)
     print(f"page: {target}")
     return EXIT_OK
 
@@ -81,7 +87,7 @@ def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
 
 
 def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the reports of a file, or that of a sweep of a service, which may have ended.
+    """Return the reports of a file, or that of a sweep, here, on YARN or of a service, which may have ended.
 
     Raises
     ------
@@ -90,6 +96,8 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """
     if _is_file(args):
         return read_reports(Path(args.report))
+    if (found := _of_sweep(args)) is not None:
+        return {found["policy"]: found}
     directory = ServiceDir.of(args.state)
     # Reports of earlier applications with this directory.
     kept = ApplicationDir(directory.path).saved_reports()
@@ -108,6 +116,18 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     else:
         found = past_report(directory, args.report)
     return {found["policy"]: _whole(found)}
+
+
+def _of_sweep(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the report of a sweep of ``hscheduler sweep``; None if none has the name, or a service is named."""
+    if args.state or args.scheduler:
+        return None
+    if (place := RecordedSweep.find(args.report)) is not None:
+        return place.report()
+    for each in submitted_sweeps():
+        if each.sweep_id == args.report and (found := each.saved_reports().get(SWEEP)) is not None:
+            return found
+    return None
 
 
 def _is_file(args: argparse.Namespace) -> bool:

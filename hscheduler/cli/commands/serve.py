@@ -28,7 +28,7 @@ from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
 from hscheduler.live.job import ENDS
 from hscheduler.live.placement import PLACES, cluster_of, container_settings
-from hscheduler.page import PageServer
+from hscheduler.page import STOPPED, PageServer, Stops
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import SweepView
 from hscheduler.service.directory import ServiceDir, parse_address
@@ -129,8 +129,11 @@ def serve(args: argparse.Namespace) -> int:
         )
         views.append(service.observer.view)
         if page is not None:
-            page.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
-            print(f"its page: {page.address} (metrics for Prometheus at {page.address}metrics)", flush=True)
+            page.show(
+                lambda: {service.scheduler.settings.policy: service.sweeps.report("")},
+                stops=Stops(lambda trial: service.scheduler.cancel_trial(trial, STOPPED)),
+            )
+            print(f"its page: {page.link} (metrics for Prometheus at {page.address}metrics)", flush=True)
         while not told.wait(CHECK_S):
             try:
                 service.scheduler.check()

@@ -13,7 +13,7 @@ from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.cli.commands.common import DEFAULT_POLICY, policies_of, report_path, with_flags
-from hscheduler.cli.commands.sizes import POLICY, best_of, check_flag
+from hscheduler.cli.commands.sizes import best_of, check_flag
 from hscheduler.live.checks import check_sizes
 from hscheduler.page import write_page
 from hscheduler.reports.measures import Target, with_target
@@ -21,6 +21,7 @@ from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.simulator import paper, pollux
 from hscheduler.simulator.fit import Model, fit, is_simulated, reports_in, spec_of
 from hscheduler.simulator.run import simulate, simulate_jobs, simulate_like, simulate_trace
+from hscheduler.simulator.static_sizes import POLICY
 from hscheduler.simulator.traces import columns_of, read_philly
 from hscheduler.spec import Spec
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.core.words import counted
 from hscheduler.live.checks import check_sizes
+from hscheduler.simulator.static_sizes import POLICY, sizes_of
 from hscheduler.spec import Spec
 
-#: The policy that tries them, and the value of ``--size`` that asks for it.
-POLICY = "static"
+#: The value of ``--size`` that asks for them.
 BEST = "best"
 
 
@@ -32,26 +30,6 @@ def check_flag(size: str | None, policies: list[str], spec: Spec) -> None:
         raise ConfigError(f"size {BEST} is for the policy {POLICY}, but policies are {', '.join(policies)}")
     if spec.job.get("on") == "yarn":
         raise ConfigError(f"size {BEST} is not possible on YARN, whose number of containers the file does not have")
-
-
-def sizes_of(spec: Spec) -> dict[str, Spec]:
-    """Return the sweep at each size: as its file asks, and in 1, 2, 4, ... containers that host a worker and a server.
-
-    Powers of two, and the whole cluster: each size is a run of the whole sweep.
-    """
-    most = spec.cluster.num_containers()
-    numbers = sorted({most, *(1 << k for k in range(most.bit_length()))})
-    asked = spec.job_spec()
-    alone = {name: value for name, value in spec.job.items() if name not in ("workers", "servers", "reliable")}
-    found = {}
-    if not asked.tiers.reliable:
-        found[f"{counted(asked.workers, 'worker')} and {counted(asked.servers, 'server')}"] = spec
-    elif asked.tiers.reliable not in numbers:
-        numbers = sorted([*numbers, asked.tiers.reliable])
-    for number in numbers:
-        if number <= asked.splits:
-            found[counted(number, "container")] = dataclasses.replace(spec, job={**alone, "reliable": number})
-    return found
 
 
 def fitting(sizes: Mapping[str, Spec]) -> Iterator[tuple[str, Spec]]:

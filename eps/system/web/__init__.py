@@ -1,0 +1,85 @@
+"""Self-contained HTML documents: one look for all pages of EPS and H-scheduler, with charts by uPlot.
+
+A document holds its style, its scripts and its data; it loads nothing.  Its policy (``Content-Security-Policy``) makes
+browsers enforce that, also in a file that is opened from a disk.
+
+uPlot 1.6.32 (``uplot.js``, ``uplot.css``) is under the MIT licence in ``uplot.LICENSE``.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+_DOCUMENT = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+{styles}
+</style>
+{body}
+<script id="data" type="application/json">{data}</script>
+<script>
+"use strict";
+{scripts}
+</script>
+</html>
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def asset(package: str, name: str) -> str:
+    """Return a file of a package as text."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def document(
+    title: str, body: str, data: Mapping[str, Any], *, styles: Sequence[str], scripts: Sequence[str], live: bool
+) -> str:
+    """Return an HTML document.
+
+    Parameters
+    ----------
+    title : str
+    body : str
+        Markup of the document, without its scripts.
+    data : mapping
+        For :func:`as_json`; scripts find it as ``DATA``.
+    styles, scripts : sequence of str
+        Added to the common ones, in this order.
+    live : bool
+        Whether its scripts may connect to the server that it came from.
+    """
+    common = __name__
+    return _DOCUMENT.format(
+        policy=_POLICY + ("; connect-src 'self'" if live else ""),
+        title=html.escape(title),
+        styles="\n".join([asset(common, "uplot.css"), asset(common, "base.css"), *styles]),
+        body=body,
+        # Only "<" can end the script element or begin a comment in it.
+        data=as_json(data).replace("<", "\\u003c"),
+        scripts="\n".join([asset(common, "uplot.js"), asset(common, "base.js"), *scripts]),
+    )
+
+
+def as_json(value: Any) -> str:
+    """Return a value as compact JSON; numbers that are not finite become null, which JavaScript can read."""
+    return json.dumps(_finite(value), allow_nan=False, default=str, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,167 @@
+// Who holds what: a band for each trial, as wide as its containers, stacked.  A trial that starts takes the place of one
+// that has ended, so that the others stay where they are.
+
+function stacked(trials) {
+  const changes = [];
+  trials.forEach((t, k) => {
+    let held = 0;
+    for (const [at, w, s] of t.held) { if (w + s !== held) changes.push([at, k, held = w + s]); }
+  });
+  changes.sort((a, b) => a[0] - b[0]);
+  const places = [], held = new Map(), open = new Map(), found = [], times = [];
+  let next = 0;
+  hues = trials.map(() => null);
+  for (let k = 0; k < changes.length;) {
+    const at = changes[k][0], now = times.length, started = [];
+    times.push(at);
+    for (; k < changes.length && changes[k][0] === at; k++) {
+      const [, trial, size] = changes[k];
+      if (size) { if (!held.has(trial)) started.push(trial); held.set(trial, size); } else held.delete(trial);
+    }
+    for (let p = 0; p < places.length; p++) if (places[p] != null && !held.has(places[p])) places[p] = null;
+    for (const trial of started) {
+      const free = places.indexOf(null), p = free < 0 ? places.length : free;
+      places[p] = trial;
+      if (hues[trial] == null) {
+        const near = [hues[places[p - 1]], hues[places[p + 1]]];
+        while (near.includes(next % HUES)) next++;
+        hues[trial] = next++ % HUES;
+      }
+    }
+    let y = 0;
+    const there = new Set();
+    for (const trial of places) {
+      if (trial == null) continue;
+      const top = y + held.get(trial);
+      let band = open.get(trial);
+      if (!band) { open.set(trial, band = { trial, at: [], low: [], high: [], end: null }); found.push(band); }
+      const n = band.at.length - 1;
+      if (n < 0 || band.low[n] !== y || band.high[n] !== top) { band.at.push(now); band.low.push(y); band.high.push(top); }
+      there.add(trial); y = top;
+    }
+    for (const [trial, band] of open) if (!there.has(trial)) { band.end = now; open.delete(trial); }
+  }
+  let most = 0;
+  for (const band of found) for (const v of band.high) if (v > most) most = v;
+  return { bands: found, times, most };
+}
+
+function drawBands() {
+  const { bands: found, times, most } = stacked(sweep.trials);
+  bands = found;
+  const end = sweep.makespan_s || 1, top = Math.max(most, sweep.capacity || 0, 1), theme = themeNow();
+  const height = Math.max(220, Math.min(420, 60 + top * 26));
+  let px = [], soft = [], path = [];
+  // Where a boundary moves it slopes over a few pixels, so that the eye can follow it.
+  const place = (x) => {
+    px = times.map(x);
+    const ease = 5 * (window.devicePixelRatio || 1);
+    soft = px.map((v, k) => Math.max(0, Math.min(ease, (v - (px[k - 1] ?? -1e9)) / 2, ((px[k + 1] ?? 1e9) - v) / 2)));
+  };
+  const shape = (band, x, y, air) => {
+    const p = new Path2D(), n = band.at.length, right = band.end == null ? x(end) : px[band.end];
+    const at = (k) => Math.min(px[band.at[k]], right);
+    const top = (k) => y(band.high[k]) + air, low = (k) => y(band.low[k]) - air;
+    p.moveTo(at(0), top(0));
+    for (let k = 1; k < n; k++) { const w = soft[band.at[k]], u = at(k); p.lineTo(u - w, top(k - 1)); p.bezierCurveTo(u, top(k - 1), u, top(k), u + w, top(k)); }
+    p.lineTo(Math.max(right, at(0) + 1), top(n - 1)); p.lineTo(Math.max(right, at(0) + 1), low(n - 1));
+    for (let k = n - 1; k > 0; k--) { const w = soft[band.at[k]], u = at(k); p.lineTo(u + w, low(k)); p.bezierCurveTo(u, low(k), u, low(k - 1), u - w, low(k - 1)); }
+    p.lineTo(at(0), low(0)); p.closePath();
+    return p;
+  };
+  const draw = (ctx, x, y) => {
+    const ratio = window.devicePixelRatio || 1, unit = Math.abs(y(0) - y(1)), air = unit > 6 * ratio ? ratio : unit > 3 * ratio ? .5 * ratio : 0, now = themeNow();
+    place(x);
+    path = bands.map((band) => shape(band, x, y, air));
+    if (sweep.capacity) {
+      ctx.strokeStyle = now.soft; ctx.setLineDash([4 * ratio, 4 * ratio]); ctx.lineWidth = ratio; ctx.beginPath();
+      ctx.moveTo(x(0), y(sweep.capacity)); ctx.lineTo(x(end), y(sweep.capacity)); ctx.stroke(); ctx.setLineDash([]);
+    }
+    bands.forEach((band, k) => {
+      const color = colorOf(band.trial, now);
+      ctx.globalAlpha = chosen < 0 || band.trial === chosen ? 1 : .25;
+      ctx.fillStyle = color; ctx.fill(path[k]);
+      const t = sweep.trials[band.trial], began = px[band.at[0]], stop = band.end == null ? x(end) : px[band.end];
+      // Hatched until its first iteration.
+      const first = t.at[2] == null ? (ENDED.has(t.state) ? began : stop) : x(t.at[2]);
+      if (k === bands.findIndex((b) => b.trial === band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
+      ctx.globalAlpha = chosen < 0 || band.trial === chosen ? 1 : .35;
+      names(ctx, band, x, y, color, ratio, stop);
+      const isLast = band.end != null && t.at[4] != null && Math.abs(times[band.end] - t.at[4]) < 1e-6 * (1 + t.at[4]);
+      if (isLast && t.state !== "finished" && unit * (band.high.at(-1) - band.low.at(-1)) > 9 * ratio) {
+        ctx.font = `bold ${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = inkOn(color); ctx.textAlign = "right"; ctx.textBaseline = "middle";
+        if (stop - began > 16 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);
+      }
+    });
+    ctx.globalAlpha = 1;
+  };
+  const hatch = (ctx, shape, from, to, color, ratio, y) => {
+    ctx.save(); ctx.clip(shape); ctx.strokeStyle = inkOn(color); ctx.globalAlpha *= .45; ctx.lineWidth = ratio; ctx.beginPath();
+    const low = y(0), high = y(top);
+    ctx.rect(from, high, to - from, low - high); ctx.clip(); ctx.beginPath();
+    for (let u = from - (low - high); u < to; u += 5 * ratio) { ctx.moveTo(u, low); ctx.lineTo(u + low - high, high); }
+    ctx.stroke(); ctx.restore();
+  };
+  // The name of a trial goes where its band is widest for long enough.
+  const names = (ctx, band, x, y, color, ratio, stop) => {
+    const id = sweep.trials[band.trial].id, short = id.replace(/^.*?(\d+)$/, "$1");
+    let [size, from, to, mid] = [0, 0, 0, 0];
+    for (let k = 0; k < band.at.length; k++) {
+      const a = px[band.at[k]], b = k + 1 < band.at.length ? px[band.at[k + 1]] : stop, h = y(band.low[k]) - y(band.high[k]);
+      if (h >= 12 * ratio && (b - a) * Math.min(h, 40 * ratio) > size) { size = (b - a) * Math.min(h, 40 * ratio); [from, to, mid] = [a, b, (y(band.low[k]) + y(band.high[k])) / 2]; }
+    }
+    if (to - from < 18 * ratio) return;
+    ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    const room = to - from - 10 * ratio, text = ctx.measureText(id).width < room ? id : ctx.measureText(short).width < room ? short : "";
+    ctx.fillStyle = inkOn(color); ctx.textAlign = "left"; ctx.textBaseline = "middle"; ctx.fillText(text, from + 6 * ratio, mid);
+  };
+  const over = (ctx, x, y, ratio) => {
+    for (const k of new Set([chosen, hovered])) {
+      bands.forEach((band, n) => {
+        if (band.trial !== k || !path[n]) return;
+        ctx.lineWidth = (k === hovered ? 2 : 2.5) * ratio; ctx.strokeStyle = theme.mark; ctx.stroke(path[n]);
+        if (k !== chosen) return;
+        ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`; ctx.textAlign = "center"; ctx.textBaseline = "middle";
+        const taken = [];
+        for (let j = 1; j < band.at.length; j++) {
+          const [was, is] = [band.high[j - 1] - band.low[j - 1], band.high[j] - band.low[j]];
+          if (was === is) continue;
+          const u = px[band.at[j]], v = (y(band.low[j]) + y(band.high[j])) / 2, text = `${was} → ${is}`, w = ctx.measureText(text).width / 2 + 4 * ratio;
+          if (taken.some(([a, b]) => Math.abs(a - u) < 2 * w && Math.abs(b - v) < 17 * ratio)) continue;
+          taken.push([u, v]);
+          ctx.fillStyle = theme.card; ctx.fillRect(u - w, v - 8 * ratio, 2 * w, 16 * ratio); ctx.fillStyle = theme.ink; ctx.fillText(text, u, v);
+        }
+      });
+    }
+  };
+  const under = (u, v, plot) => {
+    const at = plot.plot.posToVal(u / plot.ratio - plot.plot.bbox.left / plot.ratio, "x"), c = plot.plot.posToVal(v / plot.ratio - plot.plot.bbox.top / plot.ratio, "y");
+    for (const band of bands) {
+      if (times[band.at[0]] > at || (band.end != null && times[band.end] <= at)) continue;
+      let k = band.at.length - 1;
+      while (k > 0 && times[band.at[k]] > at) k--;
+      if (band.low[k] <= c && c < band.high[k]) return [band.trial, at];
+    }
+    return [-1, at];
+  };
+  const plot = new Plot($("bands"), {
+    height, draw, over, label: "containers over time, a band for each trial; arrow keys select a trial, enter opens it; the table below has the same trials",
+    x: timeAxis([0, end]), y: { range: [0, top * (sweep.capacity && top > sweep.capacity ? 1 : 1.02)], size: 34, values: ticks([0, top]).filter(Number.isInteger) },
+    hover: (u, v, event) => {
+      const [k, at] = Number.isNaN(u) ? [-1, 0] : under(u, v, plot);
+      hover(k, event, k < 0 ? [] : [`${seconds(at)}: ${sizeText(...sizeAt(sweep.trials[k], at))}`]);
+    },
+    click: (u, v) => { const [k] = under(u, v, plot); choose(k === chosen ? -1 : k); },
+  });
+  plots.push(plot);
+  $("bands-key").replaceChildren(
+    ...(byResult ? [el("span", {}, "worst ", el("i", { class: "ramp" }), `best ${sweep.metric}`)] : []),
+    el("span", {}, el("i", { class: "hatched" }), "starting"), el("span", {}, "✕ killed"), el("span", {}, "! failed"),
+    sweep.capacity ? el("span", {}, `dashed: the cluster's ${counted(sweep.capacity, "container")}`) : null,
+    el("span", {}, "select a trial to see its changes of size"));
+}
+function sizeAt(t, at) {
+  let size = [0, 0];
+  for (const [from, w, s] of t.held) { if (from > at) break; size = [w, s]; }
+  return size;
+}

@@ -1,0 +1,210 @@
+"""What the page of a sweep shows, as values for its script: pure, from a report.
+
+Times are seconds since the sweep began; trials are named by their index in ``trials``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from hscheduler.core.jobs import Phase
+
+Report = Mapping[str, Any]
+
+#: Most points of all curves of a page together, and the fewest of one curve.
+CURVE_POINTS, FEWEST = 24_000, 10
+#: Most decisions of a page; the oldest are left out.
+MOST_DECISIONS = 5_000
+#: A setting with at most so many values is a choice if the sweep's file does not say what it is.
+MOST_CHOICES = 6
+#: Ratio of the largest to the smallest value from which on an axis is logarithmic.
+WIDE = 50.0
+_TIMES = ("arrived_s", "started_s", "first_iteration_s", "early_feedback_s", "finished_s")
+#: Figures of the whole sweep, with their names in a report and in its summary.
+_FIGURES = ("utilisation", "useful_share", "waiting_share", "idle_share", "iterations_trained", "overshoot")
+_SUMMARY = ("queueing_median_s", "early_feedback_mean_s", "first_iteration_median_s", "resizing_share")
+
+
+def content(
+    report: Report,
+    *,
+    ended_at: float | None = None,
+    live: bool = False,
+    logs: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, Any]:
+    """Return what the page shows of a report.
+
+    Parameters
+    ----------
+    report : mapping
+        Of :mod:`hscheduler.reports.report`, also of an earlier version.
+    ended_at : float, optional
+        When the report was made, in seconds since 1970; dates a report that does not say when its sweep began.
+    live : bool
+        Whether the sweep still runs.
+    logs : mapping, optional
+        Trial -> the last lines of its log.
+    """
+    trials: Sequence[Report] = report["trials"]
+    index = {str(trial["job_id"]): k for k, trial in enumerate(trials)}
+    # The jobs of a trial's later attempts are the trial's.
+    index |= {str(job["job_id"]): k for k, trial in enumerate(trials) for job in trial.get("attempts", ())}
+    tables = report.get("spec") or {}
+    job, sweep = tables.get("job", {}), tables.get("sweep", {})
+    metric = report.get("metric", "loss")
+    decisions = report["decisions"]
+    return {
+        "name": str(report.get("name") or ""),
+        "policy": report["policy"],
+        "stop": report.get("stop", ""),
+        "data": _text(job.get("data", "")),
+        "model": _text(job.get("model", "")),
+        "began_at": _began_at(report, ended_at),
+        "state": "running" if live else _state(report),
+        "metric": metric,
+        "direction": report.get("direction") or "minimize",
+        "has_values": any(trial.get("values") for trial in trials),
+        "makespan_s": report["makespan_s"],
+        "planned": max(len(trials), int(sweep.get("trials") or 0)) if live else len(trials),
+        "capacity": capacity(tables),
+        "best": _best(report, index),
+        "static": report.get("static"),
+        "target": report.get("target"),
+        "figures": {name: report[name] for name in _FIGURES if report.get(name) is not None}
+        | {name: report["summary"][name] for name in _SUMMARY if report["summary"].get(name) is not None},
+        "settings": settings(trials, tables.get("space", {})),
+        "anytime": [
+            [at_s, value, index[job_id]] for at_s, value, job_id in report.get("anytime", ()) if job_id in index
+        ],
+        "trials": [_trial(trial, len(trials), logs or {}) for trial in trials],
+        "decisions": [
+            [
+                decision["at_s"],
+                decision["sentence"],
+                sorted({index[each] for each in decision["jobs"] if each in index}),
+            ]
+            for decision in decisions[-MOST_DECISIONS:]
+        ],
+        "older_decisions": max(0, len(decisions) - MOST_DECISIONS),
+    }
+
+
+def capacity(tables: Report) -> int | None:
+    """Return the number of containers of a sweep's cluster; None where its file does not have it.
+
+    A job's master may take a container as well.
+    """
+    cluster = tables.get("cluster") or {}
+    if tables.get("job", {}).get("on") == "yarn" or not {"nodes", "vcores"} <= set(cluster):
+        return None
+    return int(cluster["nodes"]) * (int(cluster["vcores"]) // int(cluster.get("container_vcores") or 1))
+
+
+def settings(trials: Sequence[Report], space: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the axis of each setting that varies: its name, its kind, and the values of a choice.
+
+    The kind is ``log``, ``linear`` or ``choice``: what the space says, else what the values look like.  Trials need not
+    have every setting.
+    """
+    found = []
+    for name in dict.fromkeys(name for trial in trials for name in trial["point"]):
+        values = [trial["point"][name] for trial in trials if name in trial["point"]]
+        distinct = _distinct(values)
+        if len(distinct) < 2 and len(values) == len(trials):
+            continue
+        declared = space.get(name)
+        kind = next(iter(declared), "") if isinstance(declared, Mapping) and len(declared) == 1 else ""
+        numbers = [value for value in values if _is_number(value)]
+        if len(numbers) < len(values) or kind == "choice":
+            found.append({"name": name, "kind": "choice", "values": _in_order(distinct)})
+        elif kind == "loguniform":
+            found.append({"name": name, "kind": "log"})
+        elif kind:
+            found.append({"name": name, "kind": "linear"})
+        elif len(distinct) <= MOST_CHOICES and 2 * len(distinct) <= len(values):
+            found.append({"name": name, "kind": "choice", "values": _in_order(distinct)})
+        else:
+            wide = min(numbers) > 0 and max(numbers) / min(numbers) > WIDE
+            found.append({"name": name, "kind": "log" if wide else "linear"})
+    return found
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    # By type as well: True equals 1.
+    return list({(type(value).__name__, str(value)): value for value in values}.values())
+
+
+def _in_order(values: Sequence[Any]) -> list[Any]:
+    return sorted(values) if all(_is_number(value) for value in values) else sorted(values, key=str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    most = max(FEWEST, CURVE_POINTS // number)
+    found = {
+        "id": str(trial["job_id"]),
+        "job": trial.get("name", ""),
+        "state": trial["phase"],
+        "why": trial["why"],
+        "point": trial["point"],
+        "at": [trial.get(name) for name in _TIMES],
+        "feedback": trial.get("feedback"),
+        "value": trial.get("loss"),
+        "held": trial.get("containers", ()),
+        "curve": _thinned(trial.get("curve", ()), most),
+        "iterations": trial.get("iterations", 0),
+        "attempts": trial.get("attempts", ()) if len(trial.get("attempts", ())) > 1 else (),
+    }
+    # What few trials have is left out of the others, of which there may be thousands.
+    optional = {
+        "values": _thinned(trial.get("values", ()), most),
+        "pause_s": trial.get("resize_pause_s"),
+        "restarts": trial.get("restarts"),
+        "pauses": trial.get("pauses"),
+        "log": list(logs.get(str(trial["job_id"]), ())),
+    }
+    return found | {name: value for name, value in optional.items() if value}
+
+
+def _thinned(curve: Sequence[Any], most: int) -> Sequence[Any]:
+    if len(curve) <= most:
+        return curve
+    return [curve[k * (len(curve) - 1) // (most - 1)] for k in range(most)]
+
+
+def _best(report: Report, index: Mapping[str, int]) -> dict[str, Any] | None:
+    best = report["best"] if "best" in report else None
+    if best is None:
+        return None
+    return {
+        "trial": index.get(str(best["job_id"])),
+        "value": best["loss"],
+        "point": best["point"],
+        "test": best.get("test", {}),
+    }
+
+
+def _state(report: Report) -> str:
+    return "ended" if all(Phase(trial["phase"]).ended for trial in report["trials"]) else "interrupted"
+
+
+def _began_at(report: Report, ended_at: float | None) -> str:
+    """Return when a sweep began, as ISO 8601 in UTC; empty if that is unknown."""
+    known = report.get("began_at")
+    if isinstance(known, str):
+        return known
+    if not isinstance(known, int | float):
+        if ended_at is None:
+            return ""
+        known = ended_at - report["makespan_s"]
+    return datetime.fromtimestamp(known, UTC).isoformat(timespec="seconds")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

@@ -1,0 +1,161 @@
+// The whole page: its views, its events, and news of a running sweep.
+let isLive = DATA.live, reports = DATA.reports, isDrawn = false, newest = "", byChoice = null, later = 0;
+// The key comes with the address that the command printed, behind "#", which browsers never send.
+const KEY = (() => {
+  const given = location.hash.match(/^#key=([\w-]+)$/);
+  try {
+    if (given) { sessionStorage.setItem("key " + location.pathname + location.host, given[1]); history.replaceState(null, "", location.pathname + location.search); }
+    return given ? given[1] : sessionStorage.getItem("key " + location.pathname + location.host);
+  } catch (error) { return given && given[1]; }
+})();
+const canStop = () => Boolean(isLive && KEY && DATA.stops);
+
+function chosenReport() { return reports.find((each) => each.policy === $("policy").value) || reports[0]; }
+function take(report) {
+  const id = chosen >= 0 && sweep ? sweep.trials[chosen]?.id : null;
+  sweep = report; hovered = -1;
+  chosen = id == null ? -1 : sweep.trials.findIndex((t) => t.id === id);
+  byResult = byChoice ?? sweep.trials.length > MOST_HUES;
+  $("colour").value = byResult ? "result" : "trial";
+  rank(); stacked(sweep.trials);
+}
+
+function drawTop() {
+  const { best } = sweep, counts = {}, running = sweep.trials.filter((t) => !ENDED.has(t.state) && t.state !== "queued").length;
+  for (const t of sweep.trials) counts[t.state] = (counts[t.state] || 0) + 1;
+  const date = sweep.began_at ? new Date(sweep.began_at) : null;
+  const name = sweep.name || (sweep.data ? `Sweep of ${sweep.model || "a model"} on ${sweep.data}` : "Sweep");
+  $("name").textContent = name; document.title = `${name} · H-scheduler`;
+  $("state").textContent = sweep.state; $("state").className = `badge ${sweep.state}`;
+  $("about").textContent = [sweep.name && sweep.data ? `${sweep.model ? `${sweep.model} on ` : ""}${sweep.data}` : "", `policy ${sweep.policy}`, sweep.stop ? `stopping rule ${sweep.stop}` : "",
+    date && !Number.isNaN(+date) ? date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : ""].filter(Boolean).join(" · ");
+  $("stop-sweep").hidden = !canStop() || !DATA.stops.sweep;
+  $("best").replaceChildren(...(best ? [
+    el("div", { class: "what" }, `best ${sweep.metric}, of `, best.trial == null ? "a trial" : el("a", { href: linkTo(sweep.trials[best.trial]) }, sweep.trials[best.trial].id)),
+    el("div", { class: "big" }, brief(best.value, 5)),
+    el("ul", { class: "chips" }, ...Object.entries(best.point).map(([name, v]) => el("li", {}, `${name} `, el("b", {}, brief(v))))),
+    ...Object.entries(best.test || {}).map(([name, v]) => el("div", { class: "what" }, `${name} ${brief(v)} on final_test`)),
+  ] : [el("div", { class: "what" }, `best ${sweep.metric}`), el("div", { class: "big" }, "–"), el("div", { class: "what" }, "no trial has finished")]));
+  drawStatic();
+  const shown = (id, pairs) => $(id).replaceChildren(...pairs.filter(([, v]) => v != null).map(([name, v]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(v)))));
+  shown("figures", [["trials", sweep.planned > sweep.trials.length ? `${sweep.trials.length} of ${sweep.planned}` : sweep.trials.length], ["finished", counts.finished || 0], ["running", running || null], ["queued", counts.queued || null],
+    ["killed", counts.killed || 0], ["failed", counts.failed || null]]);
+  const f = sweep.figures, share = (v) => v == null ? null : `${(100 * v).toFixed(1)} %`, time = (v) => v == null ? null : seconds(v);
+  shown("more-figures", [["vcores in use", share(f.utilisation)], ["containers computing", share(f.useful_share)], ["starting, paused or ending", share(f.waiting_share)], ["idle", share(f.idle_share)], ["resizing, of the runtime", share(f.resizing_share)],
+    ["queued, median", time(f.queueing_median_s)], ["first iteration, median", time(f.first_iteration_median_s)], ["early feedback, mean", time(f.early_feedback_mean_s)], ["iterations trained", f.iterations_trained]]);
+}
+// The sweep's time, against what static sizes would have taken.
+function drawStatic() {
+  const found = sweep.static, running = !["ended", "interrupted"].includes(sweep.state), box = $("static");
+  const what = el("div", { class: "what" }, running ? "time so far" : "time"), big = el("div", { class: "big" }, seconds(sweep.makespan_s));
+  if (!found || !found.sizes?.length) { box.replaceChildren(what, big, el("div", { class: "what" }, found?.why ? `no comparison with static sizes: ${found.why}` : "")); return; }
+  const asked = found.sizes.find((each) => each.asked) || found.sizes[0], most = Math.max(sweep.makespan_s, ...found.sizes.map((each) => each.makespan_s));
+  const ratio = sweep.makespan_s / asked.makespan_s, words = ratio < .995 ? `${Math.round(100 * (1 - ratio))} % less` : ratio > 1.005 ? `${Math.round(100 * (ratio - 1))} % more` : "as much";
+  const bar = (name, s, finished, kind) => el("div", { class: `bar ${kind}` }, el("span", {}, name), el("span", {}, `${seconds(s)}, ${finished} finished`), el("i", { style: `width:${100 * s / most}%` }));
+  const row = (each) => bar(`static, ${each.size}, simulated`, each.makespan_s, each.finished, "simulated");
+  const others = found.sizes.filter((each) => each !== asked), [least, longest] = extent(others.map((each) => each.makespan_s)), span = least === longest ? seconds(least) : `${seconds(least)} to ${seconds(longest)}`;
+  box.replaceChildren(what, big, el("div", { class: "what" }, `${words} ${words.startsWith("as") ? "as" : "than"} the static size asked for (${seconds(asked.makespan_s)}, simulated)`),
+    el("div", { class: "bars", id: "static-bars" }, bar(sweep.policy, sweep.makespan_s, sweep.trials.filter((t) => t.state === "finished").length, "ours"), row(asked)),
+    others.length ? el("details", {}, el("summary", {}, `other static sizes: ${span}`), el("div", { class: "bars" }, ...others.map(row)),
+      el("p", { class: "note" }, "The same scheduler replays this sweep's points with sizes that never change, under the same stopping rule. Where fewer trials finish, the rule stopped more of them.")) : "");
+}
+
+const PARTS = [drawBands, drawAnytime, drawCurves, drawTable, drawSpace, drawDecisions];
+function draw() {
+  const report = chosenReport(), isWaiting = !report;
+  $("waiting").hidden = !isWaiting; $("summary").hidden = isWaiting; $("shown").hidden = isWaiting;
+  if (isWaiting) { $("state").textContent = "not started"; return; }
+  take(report);
+  $("policy").hidden = reports.length < 2;
+  if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
+  const of = [["curve", "training loss"], ...(sweep.has_values ? [["values", sweep.metric]] : [])];
+  if ($("of").options.length !== of.length) { $("of").replaceChildren(...of.map(([key, name]) => el("option", { value: key }, name))); $("of").value = of[of.length - 1][0]; }
+  $("of").hidden = of.length < 2; $("h-curves").textContent = of.length < 2 ? "Training loss" : "Curves";
+  plots = [];
+  drawTop();
+  const wanted = location.hash.match(/^#trial\/(.+)$/), trial = wanted ? sweep.trials.findIndex((t) => t.id === decodeURIComponent(wanted[1])) : -1;
+  const isTrial = trial >= 0, moved = $("trial").hidden === isTrial;
+  $("sweep").hidden = isTrial; $("trial").hidden = !isTrial;
+  clearTimeout(later);
+  if (isTrial) { chosen = trial; plots = drawTrial(trial); }
+  else {
+    // The first part is painted before the others are drawn.
+    const parts = [...PARTS], step = () => { parts.shift()(); if (parts.length) later = setTimeout(step); else done(); };
+    if (isDrawn) { for (const part of parts) part(); done(); } else step();
+  }
+  return moved;
+}
+function done() { isDrawn = true; }
+function redraw() { for (const each of [drawBands, drawAnytime, drawCurves, drawSpace]) each(); }
+
+// ---- stopping
+
+function ask(text, kind, name) {
+  $("sure-text").textContent = text; $("sure-yes").textContent = "Stop";
+  $("sure").returnValue = "";
+  $("sure").onclose = () => { if ($("sure").returnValue === "yes") stop(kind, name); };
+  $("sure").showModal();
+}
+async function stop(kind, name) {
+  try {
+    const answer = await fetch(`stop?${new URLSearchParams({ [kind]: name })}`, { method: "POST", headers: { "X-Key": KEY } });
+    $("spoken").textContent = (await answer.text()).trim();
+    if (!answer.ok) throw new Error($("spoken").textContent);
+    $("about").textContent = $("spoken").textContent;
+  } catch (error) { $("about").textContent = `not stopped: ${error.message}`; }
+}
+
+// ---- events
+
+for (const id of ["bands", "anytime", "curves"]) $(id).addEventListener("keydown", onKeys);
+$("policy").onchange = draw;
+$("colour").onchange = () => { byChoice = byResult = $("colour").value === "result"; plots = []; redraw(); drawTable(); };
+$("of").onchange = $("against").onchange = () => { plots = plots.filter((each) => each.box !== $("curves")); drawCurves(); };
+$("find").oninput = () => { start = 0; drawTable(); };
+$("find-decision").oninput = () => { shownDecisions = DECISIONS; drawDecisions(); };
+$("more-decisions").onclick = () => { shownDecisions += DECISIONS; drawDecisions(); };
+$("stop-sweep").onclick = () => ask("Stop the sweep?  Its running trials end now, and no other starts.", "sweep", sweep.name);
+$("trials").tBodies[0].onclick = (event) => { const row = event.target.closest("tr"); if (row && !event.target.closest("a")) choose(+row.dataset.trial === chosen ? -1 : +row.dataset.trial); };
+$("trials").tBodies[0].onkeydown = (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], rows = [...$("trials").tBodies[0].rows], row = event.target.closest("tr");
+  if (!step || !row) return;
+  const next = rows[rows.indexOf(row) + step];
+  if (next) { next.querySelector("a").focus(); choose(+next.dataset.trial); }
+  event.preventDefault();
+};
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || $("sure").open || !sweep) return;
+  if (!$("trial").hidden) location.hash = "#"; else if (event.target.type !== "search") choose(-1);
+});
+let kept = 0;
+window.addEventListener("hashchange", () => {
+  if (!$("sweep").hidden) kept = window.scrollY;
+  draw();
+  if ($("trial").hidden) window.scrollTo(0, kept); else { window.scrollTo(0, 0); $("trial").querySelector("h1").focus(); }
+});
+let width = window.innerWidth;
+window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; draw(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+draw();
+
+// ---- news
+
+async function refresh() {
+  const began = performance.now();
+  let wait = 1000;
+  try {
+    const answer = await fetch("page.json", { cache: "no-store" });
+    // A server without a report yet answers with an error.
+    if (answer.ok) {
+      const text = await answer.text();
+      // A reader's open question, and what is under the pointer, stay as they are.
+      if (text !== newest && !$("sure").open) { newest = text; ({ reports, live: isLive } = JSON.parse(text)); draw(); }
+    }
+  } catch (error) {
+    // The server has ended, restarts, or has too many connections.
+    document.title = "no answer · H-scheduler"; wait = 5000;
+  }
+  // Slow pages are drawn less often.
+  if (isLive) setTimeout(refresh, Math.max(wait, 4 * (performance.now() - began)));
+}
+if (isLive) setTimeout(refresh, 1000);

@@ -1,0 +1,115 @@
+"""What a sweep would have taken if its trials had kept their sizes: its own points, simulated by the same scheduler.
+
+Source: EPS §7.2 (elastic jobs against jobs of static sizes).  Deviation: the paper runs both; here one is simulated,
+with the speeds that the other one measured (:mod:`hscheduler.simulator.fit`), under the same stopping rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from eps.errors import EpsError
+from eps.spec.job_spec import JobSpec
+from hscheduler.core.jobs import Phase
+from hscheduler.core.words import counted
+from hscheduler.spec import Spec
+
+POLICY = "static"
+#: Most trials of a sweep that is simulated, and of all its sizes together: about two seconds.
+MOST_TRIALS, MOST_REPLAYED = 2_000, 3_000
+
+
+def sizes_of(spec: Spec) -> dict[str, Spec]:
+    """Return the sweep at each size: as its file asks, and in 1, 2, 4, ... containers that host a worker and a server.
+
+    Powers of two, and the whole cluster: each size is a run of the whole sweep.
+    """
+    most = spec.cluster.num_containers()
+    numbers = sorted({most, *(1 << k for k in range(most.bit_length()))})
+    asked = spec.job_spec()
+    alone = {name: value for name, value in spec.job.items() if name not in ("workers", "servers", "reliable")}
+    found = {}
+    if not asked.tiers.reliable:
+        found[f"{counted(asked.workers, 'worker')} and {counted(asked.servers, 'server')}"] = spec
+    elif asked.tiers.reliable not in numbers:
+        numbers = sorted([*numbers, asked.tiers.reliable])
+    for number in numbers:
+        if number <= asked.splits:
+            found[counted(number, "container")] = dataclasses.replace(spec, job={**alone, "reliable": number})
+    return found
+
+
+def with_static(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report with ``static``: what :func:`static_sizes` found; None for a report of the static policy."""
+    return {**report, "static": None if report["policy"] == POLICY else static_sizes(report)}
+
+
+def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the makespans of a sweep's points with sizes that never change.
+
+    Returns
+    -------
+    dict
+        ``sizes``: of each size its name in words, ``makespan_s``, ``finished`` (number of trials), and ``asked``,
+        whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there is none; empty if there
+        are some.
+    """
+    trials = len(report["trials"])
+    if report.get("spec") is None:
+        return _none("the report has no specification of its sweep")
+    if report["spec"].get("job", {}).get("on") == "yarn":
+        return _none("the sweep's file does not have the size of the cluster on YARN")
+    if trials > MOST_TRIALS:
+        return _none(f"it takes too long for more than {MOST_TRIALS} trials")
+    if not all(Phase(trial["phase"]).ended for trial in report["trials"]):
+        return _none("the sweep has not ended")
+    # SciPy takes longer to import than all of this.
+    from hscheduler.simulator.fit import fit, is_simulated, spec_of
+    from hscheduler.simulator.run import simulate_like
+
+    found = []
+    try:
+        model = None if is_simulated(report) else fit([report])
+        spec = spec_of(report)
+        spec = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, stop=report.get("stop", "")))
+        asked = spec.job_spec()
+        replayed = _as_they_come(report, spec)
+        sizes = sizes_of(spec)
+    except EpsError as error:
+        return _none(str(error))
+    problem = ""
+    for name, sized in sizes.items():
+        job = sized.job_spec()
+        is_asked = _size(job) == _size(asked)
+        if not is_asked and trials * len(sizes) > MOST_REPLAYED:
+            continue
+        try:
+            simulated = simulate_like(sized, replayed, POLICY, model)
+        except EpsError as error:
+            # Such a job does not fit the cluster.
+            problem = str(error)
+            continue
+        found.append(
+            {"size": name, "makespan_s": simulated["makespan_s"], "finished": simulated["completed"], "asked": is_asked}
+        )
+    return {"sizes": found, "why": ""} if found else _none(problem)
+
+
+def _size(job: JobSpec) -> tuple[int, int, int]:
+    return job.workers, job.servers, job.tiers.reliable
+
+
+def _none(why: str) -> dict[str, Any]:
+    return {"sizes": [], "why": why}
+
+
+def _as_they_come(report: Mapping[str, Any], spec: Spec) -> Mapping[str, Any]:
+    """Return a report whose trials arrive when they would under any policy.
+
+    The points of a burst are drawn when trials can start, which depends on the policy: all of them are ready at once.
+    """
+    if spec.sweep.mean_gap_s() or spec.sweep.parallelism:
+        return report
+    return {**report, "trials": [{**trial, "arrived_s": 0.0} for trial in report["trials"]]}
