@@ -186,6 +186,7 @@ HSCHEDULER_LINES = (
     Line("sweep {missing} --scheduler {closed}", 2, "{missing}"),
     Line(f"sweep --resume {NOBODY}", 4, NOBODY),
     Line("sweeps --all", 0),
+    Line(f"sweeps --remove {NOBODY}", 4, NOBODY),
     Line(
         "compare {missing} --policies elastic,static --on local --trials 3 --seed 2 --report r.json --page p.html "
         "--quiet --target loss=0.5 --size best --stop sha",
