@@ -36,8 +36,10 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
     with Service(directory, ServiceSettings(nodes=2)) as service:
         service.leave()
         tag = service.scheduler._tag
-    for name in (f"sweep-{tag}-a", f"sweep-{tag}-b", "sweep-other-a"):
-        (home / "jobs" / name).mkdir(parents=True)
+    for name, manager in (("a", manager_of(tag)), ("b", manager_of(tag)), ("c", manager_of("other"))):
+        job, lock = create_job_dir(name, home)
+        job.write(Record(runtime={"manager": manager}))
+        lock.close()
     return directory
 
 
@@ -106,7 +108,7 @@ def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
 
     monkeypatch.setattr(Job, "kill", kill)
     told = forget(directory)
-    tag = running.name.split("-")[1]
+    tag = tag_of(directory.record)
     aside = directory.path / f"record-{tag}.sqlite"
     assert told == f"ended {running.name}; the old record is {aside}"
     assert tag_of(aside) == tag and not directory.record.exists()

@@ -92,8 +92,7 @@ def test_why_lists_the_decisions_about_a_job(
     assert cli.main(["why", "a", "--state", str(record.path.parent)]) == 0
     first, second, *decisions = capsys.readouterr().out.splitlines()
     assert first == "a trains with 1 worker and 1 server: iteration 0 of 100, before its early feedback"
-    name = service.scheduler.name_of("a")
-    assert second == f"its name in eps is {name} (eps status {name})"
+    assert second == "more about its processes: eps status a"
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
     assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
     assert len(decisions) == 2
