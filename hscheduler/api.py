@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -134,6 +135,8 @@ def sweep(
         raise KeyboardInterrupt(
             "; ".join(error.outcome.hints) or "the sweep was interrupted, and what ran was ended"
         ) from None
+    if drawn is not None and outcome.report is not None:
+        outcome = dataclasses.replace(outcome, report=with_static(outcome.report))
     _write(outcome, target, drawn)
     if outcome.error is not None:
         raise outcome.error
@@ -146,7 +149,7 @@ def sweep(
 
 def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     if outcome.report is not None:
-        write_results(target, drawn, outcome.report if drawn is None else with_static(outcome.report))
+        write_results(target, drawn, outcome.report)
 
 
 def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:

@@ -32,7 +32,7 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -41,6 +41,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from eps.errors import ConfigError
+from eps.ml.metrics import MAXIMIZED, MINIMIZED
 from eps.spec.file import located, named
 from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
@@ -66,8 +67,11 @@ LEARNING = ("tpe", "optuna")
 _NUM_RANDOM = 10
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
-#: Metrics that are minimized unless the file sets ``direction``.
-LOSSES = ("loss", "test_loss", "rmse", "mae")
+#: Which values of the known metrics are better.
+_DIRECTIONS = {
+    **dict.fromkeys(MINIMIZED, Direction.MINIMIZE),
+    **dict.fromkeys(MAXIMIZED, Direction.MAXIMIZE),
+}
 #: Settings of a job that take whole numbers.  Two of them are text, because they take other values as well.
 _WHOLE = {name for name, setting in SETTINGS.items() if type(setting.default) is int} | {"batch_size", "hidden"}
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -89,21 +93,22 @@ def memory_mb(text: str, name: str = "memory") -> int:
 
 
 def direction_of(direction: str, metric: str) -> Direction:
-    """Return which values of a metric are better.  An empty direction means minimize, for a loss only.
+    """Return which values of a metric are better; an empty direction means that of a metric that EPS knows.
 
     Raises
     ------
     ConfigError
-        The direction is unknown; or it is empty, and the metric is not a loss.
+        The direction is unknown; or it is empty, and the metric is unknown.
     """
-    if not direction and metric not in LOSSES:
+    if not direction and metric not in _DIRECTIONS:
+        hint = did_you_mean(metric, tuple(_DIRECTIONS))
         raise ConfigError(
-            f"metric is {metric!r}, and only {', '.join(LOSSES)} have a default direction: "
-            f"set direction to one of {', '.join(Direction)}"
+            f"metric is {metric!r}, and only {', '.join(_DIRECTIONS)} have a default direction: "
+            f"set direction to one of {', '.join(Direction)}{hint}"
         )
     if direction and direction not in tuple(Direction):
         raise ConfigError(f"direction is {direction!r}, but must be {one_of(direction, Direction)}")
-    return Direction(direction or Direction.MINIMIZE)
+    return Direction(direction or _DIRECTIONS[metric])
 
 
 def _check_count(name: str, value: int, least: int, most: int) -> None:
@@ -192,9 +197,10 @@ class SweepSpec:
     #: Empty: a trial arrives, and its point is drawn, when it can start.  For experiments: ``burst`` (all at once), or
     #: ``poisson:4s`` (exponential gaps with a mean of 4 s).
     arrival: str = ""
-    #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``rmse``, ... on the test data.
+    #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``auc``, ``rmse``, ... on the test data.
     metric: str = "loss"
-    #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
+    #: ``minimize`` or ``maximize``; default: ``maximize`` for ``accuracy``, ``f1``, ``auc``, ``r2``, ``precision`` and
+    #: ``recall``, ``minimize`` for ``loss``, ``test_loss``, ``rmse`` and ``mae``; required for other metrics.
     direction: str = ""
     #: Test data that no trial sees: the best trial's model is evaluated on it once, after the sweep.
     final_test: str = ""
@@ -296,6 +302,10 @@ class Dimension:
             raise ConfigError(f"space.{name}: loguniform starts at {arguments[0]}, but must start above 0")
         elif kind == "quniform" and arguments[2] <= 0:
             raise ConfigError(f"space.{name}: the step of quniform is {arguments[2]}, but must be above 0")
+        elif kind == "quniform" and not _multiples(arguments):
+            raise ConfigError(
+                f"space.{name}: quniform is {arguments!r}, but no multiple of the step is between the bounds"
+            )
         elif kind == "randint" and not all(float(a).is_integer() for a in arguments):
             raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
         return cls(name, kind, tuple(arguments))
@@ -316,6 +326,19 @@ class Dimension:
                 return [int(a[0]), int(a[1]) - 1]
             case _:
                 return [float(bound) for bound in a]
+
+    def size(self) -> float:
+        """Return how many values it has; infinity for a continuous one."""
+        a = self.arguments
+        match self.kind:
+            case "choice":
+                return len({repr(each) for each in a})
+            case "quniform":
+                return _multiples(a)
+            case "randint":
+                return int(a[1]) - int(a[0])
+            case _:
+                return math.inf
 
     def draw(self, random: Random) -> Any:
         """Return a random value."""
@@ -477,6 +500,10 @@ class Spec:
         while True:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
+    def num_points(self) -> float:
+        """Return how many points the space has; infinity if one of its settings is continuous."""
+        return math.prod(dimension.size() for dimension in self.space)
+
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield the first corner of the space, the corners that differ from it in one setting, and random points."""
         corners = {each.name: each.corners() for each in self.space}
@@ -589,6 +616,14 @@ def _check_whole(dimension: Dimension) -> None:
             f"space.{name}: {kind} draws fractions, but {name} is a whole number: use "
             f"randint = [{low}, {high + 1}] (without {high + 1}) or quniform = [{low}, {high}, 1]"
         )
+
+
+def _multiples(arguments: Sequence[Any]) -> int:
+    """Return how many multiples of the step are between the bounds of a ``quniform``."""
+    low, high, step = arguments
+    # 0.3 / 0.1 is a little below 3.
+    most, least = math.floor(round(high / step, 9)), math.ceil(round(low / step, 9))
+    return int(max(0, most - least + 1))
 
 
 def _is_number(value: object) -> bool:

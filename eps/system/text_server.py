@@ -216,7 +216,7 @@ def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) ->
 
         do_HEAD = do_GET
 
-        def do_POST(self) -> None:
+        def _act(self) -> None:
             path, _, query = self.path.partition("?")
             act = actions.get(path)
             if act is None:
@@ -227,7 +227,7 @@ def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) ->
                 self._say(403, "this needs the key of the address that was printed at the start")
             else:
                 try:
-                    text = act(dict(parse_qsl(query)))
+                    text = act(dict(parse_qsl(query, keep_blank_values=True)))
                 except EpsError as error:
                     self._say(409, str(error))
                     return
@@ -253,6 +253,9 @@ def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) ->
         def log_message(self, *arguments: object) -> None:
             """Log nothing: log and terminal belong to the job."""
 
+    if actions:
+        # Without any, the answer is 501, as to all other methods.
+        Handler.do_POST = Handler._act  # type: ignore[attr-defined]
     return Handler
 
 

@@ -261,6 +261,11 @@ def _add_exports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mlflow", metavar="URI", help="write the trials for MLflow: a folder, or http://HOST:PORT (extra mlflow)"
     )
+    parser.add_argument(
+        "--optuna-storage",
+        metavar="URL",
+        help="write the trials as a study of Optuna for optuna-dashboard, as in sqlite:///sweep.db (extra optuna)",
+    )
 
 
 def _add_yarn_plugin(commands: argparse._SubParsersAction[CommandParser]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hscheduler.core.decisions import Decision
-from hscheduler.core.jobs import Badness, Direction, Job, JobRequest, badness
+from hscheduler.core.jobs import EARLIER, Badness, Direction, Job, JobRequest, badness
 from hscheduler.core.rungs import NO_RUNGS, Rungs, Stopping
 from hscheduler.core.training import Training
 
@@ -142,6 +142,12 @@ class Cohort:
     def contenders(self, rung: int) -> list[int]:
         """Return the ranking without the trials that had ended before they were to reach the rung."""
         return [n for n in self.ranking(rung) if n not in self._ended or self._ended[n][0] >= rung]
+
+    def tie(self, rung: int, ranking: Sequence[int], places: int) -> str:
+        """Return how a tie for the last place was broken, as the end of a sentence; empty if there was none."""
+        ranks = {number: rank for rank, number in self._ranked[rung]}
+        is_tie = 0 < places < len(ranking) and ranks[ranking[places - 1]] == ranks[ranking[places]] != _LAST
+        return EARLIER if is_tie else ""
 
     def averages(self, rung: int) -> Mapping[int, float]:
         """Return, by arrival number, the average value up to a rung of the trials that have reached it."""

@@ -123,10 +123,8 @@ class LossDiverged:
     """The training loss of a job has grown by orders of magnitude (:mod:`hscheduler.stopping.divergence`)."""
 
     job_id: str
-    iteration: int
-    #: The first loss, and that of the iteration.
-    first: float
-    loss: float
+    #: From which value to which, as a sentence.
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,10 @@ class Direction(StrEnum):
     MAXIMIZE = "maximize"
 
 
+#: How ties are broken, as the end of a sentence.
+EARLIER = " (of equal ones, the trial that arrived earlier is better)"
+
+
 def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
     """Return the arrival number of the job with the worst early feedback.
 

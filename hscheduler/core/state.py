@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from eps.errors import DIVERGED
 from hscheduler.core import events as e
 from hscheduler.core import replacements, watch
 from hscheduler.core.cohort import Cohort
@@ -281,10 +280,7 @@ class Scheduler(SchedulerView):
 
     def _end_diverged(self, job: Job, event: e.LossDiverged) -> None:
         job.has_diverged = True
-        why = (
-            f"{job.job_id} is killed: {DIVERGED}, its loss grew from {event.first:g} to {event.loss:g} by iteration "
-            f"{event.iteration}"
-        )
+        why = f"{job.job_id} is killed: {event.why}"
         self._carry_out(Decision((Kill(job.job_id),), why))
 
     def _note_taken(self, job: Job, names: Sequence[str], why: str) -> None:

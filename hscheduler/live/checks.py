@@ -44,9 +44,10 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     StorageError
         The cache of the data cannot be written.
     """
-    if not spec.space and spec.sweep.trials > 1:
+    if spec.num_points() == 1 and spec.sweep.trials > 1:
+        what = "has one point" if spec.space else "is empty"
         raise ConfigError(
-            f"[space] is empty, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
+            f"[space] {what}, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
             "learning_rate = { loguniform = [1e-3, 1] }, or set trials = 1"
         )
     if spec.sweep.final_test:
@@ -154,7 +155,16 @@ def _check_metric(metric: str, job: JobSpec) -> None:
 
 def warnings_of(spec: Spec, policy: str) -> list[str]:
     """Return what will probably not work as its user expects, as sentences; the sweep may start nevertheless."""
-    return [*_of_arrivals(spec), *_of_rule(spec.under(policy), policy)]
+    return [*_of_space(spec), *_of_arrivals(spec), *_of_rule(spec.under(policy), policy)]
+
+
+def _of_space(spec: Spec) -> list[str]:
+    points, trials = spec.num_points(), spec.sweep.trials
+    if not spec.space or points >= trials:
+        return []
+    return [
+        f"[space] has {points:g} points, so some of the {trials} trials are the same: set trials to at most {points:g}"
+    ]
 
 
 def _of_arrivals(spec: Spec) -> list[str]:

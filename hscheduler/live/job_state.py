@@ -22,6 +22,7 @@ from eps.core.tiers import deltas_text, without_text
 from eps.core.types import Tier
 from eps.errors import DIVERGED, TrainingError
 from eps.job.status import WAITING_STATES
+from eps.ml.metrics import APPROXIMATE
 from eps.storage.record import SUPERVISOR_KILLED
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -315,19 +316,30 @@ class HistoryReader:
         """Return that the training loss has diverged, once."""
         for entry in history:
             loss = number(entry["loss"])
-            if not self._has_diverged and self._losses.take(loss) and self._losses.first is not None:
+            if not self._has_diverged and self._losses.take(loss):
                 self._has_diverged = True
-                return [e.LossDiverged(self._job_id, entry["clock"] + 1, self._losses.first, loss)]
+                grew = f"its loss grew from {self._losses.first:g} to {loss:g} by iteration {entry['clock'] + 1}"
+                return [e.LossDiverged(self._job_id, f"{DIVERGED}: {grew}")]
         return []
 
-    def ends_with(self, history: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
-        """Return the early feedback, if it is not known yet, and the final value of a job that finished."""
+    def ends_with(
+        self, history: Sequence[dict[str, Any]], exact: Mapping[str, Any]
+    ) -> tuple[float | None, float | None]:
+        """Return the early feedback, if it is not known yet, and the final value of a job that finished.
+
+        Parameters
+        ----------
+        history : sequence
+        exact : mapping
+            Metrics of the test data of the final model.
+        """
         found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         if not found:
             return None, None
         # Use the final value if the job had fewer iterations, or is evaluated less often.
         asked = next((value for iteration, value in found if iteration >= self._feedback_iteration), found[-1][1])
-        return None if self.has_feedback else number(asked), number(found[-1][1])
+        final = exact.get(self._metric, found[-1][1]) if self._metric in APPROXIMATE else found[-1][1]
+        return None if self.has_feedback else number(asked), number(final)
 
 
 # ---- actions
@@ -796,7 +808,8 @@ class JobState:
             # If the metric is missing, the end without feedback tells.
             with suppress(TrainingError):
                 said += self.reading.reached(unseen)
-        feedback, loss = self.reading.ends_with(history) if phase is Phase.FINISHED else (None, None)
+        tested = (report.get("metrics") or {}).get("test") or {}
+        feedback, loss = self.reading.ends_with(history, tested) if phase is Phase.FINISHED else (None, None)
         why = self._why or str(report.get("reason") or "")
         has_diverged = phase is Phase.FAILED and DIVERGED in why
         return [*said, *self._end(phase, why, feedback, loss, now_s, has_diverged)]

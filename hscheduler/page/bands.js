@@ -79,13 +79,11 @@ function drawBands() {
     }
     bands.forEach((band, k) => {
       const color = colorOf(band.trial, now);
-      ctx.globalAlpha = chosen < 0 || band.trial === chosen ? 1 : .25;
       ctx.fillStyle = color; ctx.fill(path[k]);
       const t = sweep.trials[band.trial], began = px[band.at[0]], stop = band.end == null ? x(end) : px[band.end];
       // Hatched until its first iteration.
       const first = t.at[2] == null ? (ENDED.has(t.state) ? began : stop) : x(t.at[2]);
       if (k === bands.findIndex((b) => b.trial === band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
-      ctx.globalAlpha = chosen < 0 || band.trial === chosen ? 1 : .35;
       names(ctx, band, x, y, color, ratio, stop);
       const isLast = band.end != null && t.at[4] != null && Math.abs(times[band.end] - t.at[4]) < 1e-6 * (1 + t.at[4]);
       if (isLast && t.state !== "finished" && unit * (band.high.at(-1) - band.low.at(-1)) > 9 * ratio) {
@@ -93,10 +91,9 @@ function drawBands() {
         if (stop - began > 16 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);
       }
     });
-    ctx.globalAlpha = 1;
   };
   const hatch = (ctx, shape, from, to, color, ratio, y) => {
-    ctx.save(); ctx.clip(shape); ctx.strokeStyle = inkOn(color); ctx.globalAlpha *= .45; ctx.lineWidth = ratio; ctx.beginPath();
+    ctx.save(); ctx.clip(shape); ctx.strokeStyle = inkOn(color); ctx.globalAlpha = .45; ctx.lineWidth = ratio; ctx.beginPath();
     const low = y(0), high = y(top);
     ctx.rect(from, high, to - from, low - high); ctx.clip(); ctx.beginPath();
     for (let u = from - (low - high); u < to; u += 5 * ratio) { ctx.moveTo(u, low); ctx.lineTo(u + low - high, high); }
@@ -119,6 +116,10 @@ function drawBands() {
     for (const k of new Set([chosen, hovered])) {
       bands.forEach((band, n) => {
         if (band.trial !== k || !path[n]) return;
+        if (k === chosen) {
+          const color = colorOf(k, theme);
+          ctx.fillStyle = color; ctx.fill(path[n]); names(ctx, band, x, y, color, ratio, band.end == null ? x(end) : px[band.end]);
+        }
         ctx.lineWidth = (k === hovered ? 2 : 2.5) * ratio; ctx.strokeStyle = theme.mark; ctx.stroke(path[n]);
         if (k !== chosen) return;
         ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`; ctx.textAlign = "center"; ctx.textBaseline = "middle";
@@ -145,7 +146,7 @@ function drawBands() {
     return [-1, at];
   };
   const plot = new Plot($("bands"), {
-    height, draw, over, label: "containers over time, a band for each trial; arrow keys select a trial, enter opens it; the table below has the same trials",
+    height, draw, over, veil: () => chosen >= 0, label: "containers over time, a band for each trial; arrow keys select a trial, enter opens it; the table below has the same trials",
     x: timeAxis([0, end]), y: { range: [0, top * (sweep.capacity && top > sweep.capacity ? 1 : 1.02)], size: 34, values: ticks([0, top]).filter(Number.isInteger) },
     hover: (u, v, event) => {
       const [k, at] = Number.isNaN(u) ? [-1, 0] : under(u, v, plot);

@@ -82,7 +82,7 @@ function drawCurves() {
   };
   let plot = null;
   plot = new Plot($("curves"), {
-    height: 240, label: `${key === "curve" ? "training loss" : sweep.metric} of each trial`, x: across ? { range: [0, end || 1] } : timeAxis([0, end]), y: { range, log },
+    height: 240, veil: () => chosen >= 0, label: `${key === "curve" ? "training loss" : sweep.metric} of each trial`, x: across ? { range: [0, end || 1] } : timeAxis([0, end]), y: { range, log },
     draw: (ctx, x, y) => {
       const ratio = window.devicePixelRatio || 1, now = themeNow(), groups = new Map();
       marks.at = [];
@@ -92,7 +92,7 @@ function drawCurves() {
         groups.get(color).push(curve);
         for (const p of curve) if (p[2] != null) marks.at.push(x(p[across]), y(p[2]), k);
       }
-      ctx.lineWidth = (lines.length > 100 ? 1 : 1.4) * ratio; ctx.lineJoin = "round"; ctx.globalAlpha = (chosen >= 0 ? .25 : 1) * (lines.length > 100 ? .55 : .9);
+      ctx.lineWidth = (lines.length > 100 ? 1 : 1.4) * ratio; ctx.lineJoin = "round"; ctx.globalAlpha = lines.length > 100 ? .55 : .9;
       for (const [color, curves] of groups) { ctx.strokeStyle = color; ctx.beginPath(); for (const curve of curves) trace(ctx, curve, x, y); ctx.stroke(); }
       ctx.globalAlpha = 1;
     },
@@ -133,13 +133,13 @@ function drawSpace() {
     const names = isChoice ? values.map((v) => brief(v)) : null, step = isChoice ? Math.ceil(values.length / 6) : 1;
     let plot = null;
     plot = new Plot(boxes[n], {
-      height: 170, label: `${sweep.metric} by ${name}`,
+      height: 170, veil: () => chosen >= 0, label: `${sweep.metric} by ${name}`,
       x: isChoice ? { range: [-.5, values.length - .5], values: values.map((_, k) => k), names: names.map((v, k) => k % step ? "" : v.length > 12 ? v.slice(0, 11) + "…" : v) } : { range: airy(extent(mineX), isLog), log: isLog, right: 20 },
       y: { range, log, size: 46 },
       draw: (ctx, x, y) => {
         const ratio = window.devicePixelRatio || 1, now = themeNow(), r = mine.length > 200 ? 2.2 : 3.4;
         marks.at = [];
-        ctx.globalAlpha = (chosen >= 0 ? .3 : 1) * (mine.length > 200 ? .6 : .9);
+        ctx.globalAlpha = mine.length > 200 ? .6 : .9;
         for (const [t, k, v] of mine) { const u = x(at(t, k)), w = y(v); marks.at.push(u, w, k); dotted(ctx, u, w, colorOf(k, now), t.state === "finished", ratio, r); }
         ctx.globalAlpha = 1;
       },

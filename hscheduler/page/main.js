@@ -1,14 +1,14 @@
 // The whole page: its views, its events, and news of a running sweep.
 let isLive = DATA.live, reports = DATA.reports, isDrawn = false, newest = "", byChoice = null, later = 0;
 // The key comes with the address that the command printed, behind "#", which browsers never send.
-const KEY = (() => {
-  const given = location.hash.match(/^#key=([\w-]+)$/);
-  try {
-    if (given) { sessionStorage.setItem("key " + location.pathname + location.host, given[1]); history.replaceState(null, "", location.pathname + location.search); }
-    return given ? given[1] : sessionStorage.getItem("key " + location.pathname + location.host);
-  } catch (error) { return given && given[1]; }
-})();
-const canStop = () => Boolean(isLive && KEY && DATA.stops);
+let key = null;
+function takeKey() {
+  const given = location.hash.match(/^#key=([\w-]+)$/), name = `key of ${location.host}${location.pathname}`;
+  if (given) { key = given[1]; history.replaceState(null, "", location.pathname + location.search); }
+  // A browser may forbid a page to keep anything: then the key lasts as long as the page is open.
+  try { if (given) sessionStorage.setItem(name, key); else key ??= sessionStorage.getItem(name); } catch (error) { return; }
+}
+const canStop = () => Boolean(isLive && key && DATA.stops);
 
 function chosenReport() { return reports.find((each) => each.policy === $("policy").value) || reports[0]; }
 function take(report) {
@@ -17,6 +17,7 @@ function take(report) {
   chosen = id == null ? -1 : sweep.trials.findIndex((t) => t.id === id);
   byResult = byChoice ?? sweep.trials.length > MOST_HUES;
   $("colour").value = byResult ? "result" : "trial";
+  ids = new Map(sweep.trials.map((t) => [t.id, t]));
   rank(); stacked(sweep.trials);
 }
 
@@ -98,7 +99,7 @@ function ask(text, kind, name) {
 }
 async function stop(kind, name) {
   try {
-    const answer = await fetch(`stop?${new URLSearchParams({ [kind]: name })}`, { method: "POST", headers: { "X-Key": KEY } });
+    const answer = await fetch(`stop?${new URLSearchParams({ [kind]: name })}`, { method: "POST", headers: { "X-Key": key } });
     $("spoken").textContent = (await answer.text()).trim();
     if (!answer.ok) throw new Error($("spoken").textContent);
     $("about").textContent = $("spoken").textContent;
@@ -130,12 +131,14 @@ document.addEventListener("keydown", (event) => {
 let kept = 0;
 window.addEventListener("hashchange", () => {
   if (!$("sweep").hidden) kept = window.scrollY;
+  takeKey();
   draw();
   if ($("trial").hidden) window.scrollTo(0, kept); else { window.scrollTo(0, 0); $("trial").querySelector("h1").focus(); }
 });
 let width = window.innerWidth;
 window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; draw(); } });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+takeKey();
 draw();
 
 // ---- news

@@ -3,7 +3,7 @@ const HUES = 7;
 // Above this number of trials, colours stand for results: no reader tells more lines apart.
 const MOST_HUES = 30;
 const STATES = { finished: "✓", killed: "✕", failed: "!", queued: "○", paused: "‖" };
-let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], hues = [], bands = [], plots = [];
+let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], ids = new Map(), hues = [], bands = [], plots = [];
 
 const ENDED = new Set(["finished", "killed", "failed"]);
 const valueOf = (t) => t.value ?? t.feedback ?? last(t.values || (sweep.metric === "loss" ? t.curve : []));
@@ -49,7 +49,7 @@ function hover(k, event, more) {
 function choose(k) {
   if (k === chosen) return;
   chosen = k; hovered = -1; showTip(null, null);
-  for (const each of plots) each.redraw();
+  for (const each of plots) each.highlight();
   for (const row of document.querySelectorAll("#trials tbody tr")) row.classList.toggle("chosen", +row.dataset.trial === k);
   markDecisions();
   $("spoken").textContent = k < 0 ? "nothing selected" : describe(k).join("; ");

@@ -59,7 +59,6 @@ function drawTable() {
 }
 // A sentence with a link for each trial that it names.
 function linked(sentence) {
-  const ids = new Map(sweep.trials.map((t) => [t.id, t]));
   return sentence.split(/([\w.:@-]*\w)/).map((part) => ids.has(part) ? el("a", { href: linkTo(ids.get(part)) }, part) : part);
 }
 const decided = ([at, sentence, about]) => el("li", { "data-about": about.join(" ") }, el("time", {}, seconds(at)), el("span", {}, ...linked(sentence)));

@@ -1,14 +1,16 @@
-"""Export a sweep's trials to TensorBoard and MLflow; each needs an extra, imported on use."""
+"""Export a sweep's trials to TensorBoard, MLflow and Optuna; each needs an extra, imported on use."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, StorageError
+from hscheduler.core.jobs import Phase
 
 #: Takes the report of a sweep that has ended.
 Export = Callable[[Mapping[str, Any]], None]
@@ -17,7 +19,7 @@ _STATUS = {"finished": "FINISHED", "killed": "KILLED"}
 ANSWER_S = 10
 
 
-def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
+def exporters(tensorboard: str | None, mlflow: str | None, optuna: str | None = None) -> list[Export]:
     """Return the requested export functions.
 
     Parameters
@@ -27,17 +29,21 @@ def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
     mlflow : str, optional
         The address of a tracking server (``http://HOST:PORT``), or a folder; a trial becomes a run of the experiment
         ``hscheduler-POLICY``.  Other URIs as the installed version takes them: a database needs more than the extra.
+    optuna : str, optional
+        The URL of a storage of Optuna (``sqlite:///sweep.db``); each sweep becomes a study of its own.
 
     Raises
     ------
     ConfigError
-        The extra is not installed, MLflow rejects the URI, or its server does not answer.
+        The extra is not installed, MLflow or Optuna rejects the URI, or MLflow's server does not answer.
     """
     found = []
     if tensorboard is not None:
         found.append(_for_tensorboard(Path(tensorboard)))
     if mlflow is not None:
         found.append(_for_mlflow(mlflow))
+    if optuna is not None:
+        found.append(_for_optuna(optuna))
     return found
 
 
@@ -110,3 +116,98 @@ def _for_mlflow(uri: str) -> Export:
             raise StorageError(f"mlflow: {uri} does not take the trials: {error}") from error
 
     return export
+
+
+def _for_optuna(url: str) -> Export:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError(f"optuna_storage needs Optuna ({error}): pip install '.[optuna]' in EPS's folder") from None
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        storage = optuna.storages.get_storage(url)
+    except Exception as error:
+        # Optuna and SQLAlchemy raise arbitrary exceptions for a URL or a database that they cannot use.
+        told = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"optuna_storage is {url!r}, which Optuna cannot use: {told}") from None
+
+    def export(report: Mapping[str, Any]) -> None:
+        known = {study.study_name for study in optuna.get_all_study_summaries(storage)}
+        first = str(report.get("name") or f"hscheduler-{report['policy']}")
+        name, number = first, 1
+        while name in known:
+            number += 1
+            name = f"{first}-{number}"
+        try:
+            study = optuna.create_study(
+                storage=storage, study_name=name, direction=report.get("direction") or "minimize"
+            )
+            for key in ("metric", "policy"):
+                study.set_user_attr(key, report[key])
+            distributions = _distributions(optuna.distributions, report)
+            study.add_trials([_frozen(optuna.trial, trial, report, distributions) for trial in report["trials"]])
+        except Exception as error:
+            told = str(error).strip().partition("\n")[0]
+            raise StorageError(f"optuna_storage: {url} does not take the trials: {told}") from error
+
+    return export
+
+
+def _frozen(
+    optuna_trial: Any, trial: Mapping[str, Any], report: Mapping[str, Any], distributions: Mapping[str, Any]
+) -> Any:
+    """Return a trial as Optuna's; its curve of the sweep's metric gives the intermediate values."""
+    states = optuna_trial.TrialState
+    ended = {Phase.FINISHED: states.COMPLETE, Phase.KILLED: states.PRUNED, Phase.FAILED: states.FAIL}
+    state = ended.get(Phase(trial["phase"]), states.WAITING if trial.get("started_s") is None else states.RUNNING)
+    if state is states.COMPLETE and trial["loss"] is None:
+        state = states.FAIL
+    began = datetime.now() - timedelta(seconds=report["makespan_s"])
+    started_s = trial["arrived_s"] if trial.get("started_s") is None else trial["started_s"]
+    ended_s = report["makespan_s"] if trial["finished_s"] is None else trial["finished_s"]
+    curve = trial["curve"] if report["metric"] == "loss" else trial.get("values", ())
+    spec = report.get("spec")
+    values = {int(iteration): float(value) for _, iteration, value in curve}
+    if not values and trial["feedback"] is not None and spec is not None:
+        values = {int(spec["sweep"]["feedback_iteration"]): float(trial["feedback"])}
+    point = {name: _categorical(value) for name, value in trial["point"].items()}
+    return optuna_trial.FrozenTrial(
+        number=-1,
+        trial_id=-1,
+        state=state,
+        value=trial["loss"] if state is states.COMPLETE else None,
+        datetime_start=None if state is states.WAITING else began + timedelta(seconds=started_s),
+        datetime_complete=began + timedelta(seconds=ended_s) if state.is_finished() else None,
+        params=point,
+        distributions={name: distributions[name] for name in point},
+        user_attrs={"trial": trial["job_id"], "why": trial["why"], "job": trial.get("name", "")},
+        system_attrs={},
+        intermediate_values=values,
+    )
+
+
+def _distributions(optuna_distributions: Any, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the distribution of each setting: as the sweep's space says, and wide enough for the points tried."""
+    found = {}
+    space = (report.get("spec") or {}).get("space", {})
+    for name in dict.fromkeys(name for trial in report["trials"] for name in trial["point"]):
+        values = [_categorical(trial["point"][name]) for trial in report["trials"] if name in trial["point"]]
+        declared = space.get(name)
+        kind, given = next(iter(declared.items()), ("", [])) if isinstance(declared, Mapping) else ("", [])
+        if kind == "choice" or not all(type(value) in (int, float) for value in values):
+            choices = [_categorical(value) for value in given] if kind == "choice" else []
+            found[name] = optuna_distributions.CategoricalDistribution(list(dict.fromkeys([*choices, *values])))
+            continue
+        bounds = [each for each in given[:2] if type(each) in (int, float)]
+        low, high = min([*bounds, *values]), max([*bounds, *values])
+        if all(type(value) is int for value in [*values, *bounds]):
+            found[name] = optuna_distributions.IntDistribution(low, high)
+        else:
+            found[name] = optuna_distributions.FloatDistribution(low, high, log=kind == "loguniform" and low > 0)
+    return found
+
+
+def _categorical(value: Any) -> Any:
+    """Return a value as Optuna keeps it: only numbers, texts, booleans and None."""
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -48,6 +48,7 @@ from hscheduler.core.state import Scheduler
 from hscheduler.policies import POLICIES
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer
+from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
 from hscheduler.stopping import RULES
 from tests.fakes.storage import put
@@ -503,16 +504,19 @@ def test_a_trial_that_was_fetched_shows_the_iterations_of_its_report(
 
 def test_its_page_requests_only_its_own_figures() -> None:
     requests = pytest.importorskip("requests")
+    simulated = simulate(Spec.of({"sweep": {"trials": 2}}), "static")
     service: Any = SimpleNamespace(
         scheduler=SimpleNamespace(settings=SimpleNamespace(policy="static")),
-        sweeps=SimpleNamespace(report=lambda sweep: {"trials": []}),
+        sweeps=SimpleNamespace(report=lambda sweep: simulated),
         observer=Observer("static"),
     )
     page = page_of(service, "127.0.0.1", None)
     try:
-        assert "@DATA@" not in requests.get(page.url, timeout=DEADLINE_S).text
-        reports = requests.get(page.url + "report.json", timeout=DEADLINE_S).json()
-        assert reports == {"reports": {"static": {"trials": []}}, "live": True}
+        assert "trial-2" in requests.get(page.url, timeout=DEADLINE_S).text
+        found = requests.get(page.url + "page.json", timeout=DEADLINE_S).json()
+        assert found["live"] and [each["policy"] for each in found["reports"]] == ["static"]
+        # YARN's proxy passes no POST.
+        assert requests.post(page.url + "stop?sweep=", timeout=DEADLINE_S).status_code == 404
         assert "# TYPE" in requests.get(page.url + "metrics", timeout=DEADLINE_S).text
     finally:
         page.close()

@@ -194,8 +194,8 @@ def test_a_service_accepts_clients_and_tracks_the_nodes_until_yarn_ends_it(
         assert before_end.get(timeout=DEADLINE_S).__func__ is am.Application.before_end
     assert master.yarn.place is not None
     page = master.yarn.place[-1]
-    assert requests.get(f"{page}report.json", timeout=DEADLINE_S).status_code == 200
-    assert requests.get(f"{page[:-2]}/report.json", timeout=DEADLINE_S).status_code == 404, "without the whole secret"
+    assert requests.get(f"{page}page.json", timeout=DEADLINE_S).status_code == 200
+    assert requests.get(f"{page[:-2]}/page.json", timeout=DEADLINE_S).status_code == 404, "without the whole secret"
     master.yarn.end_attempt("killed by its user")
     runs.join(DEADLINE_S)
     assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would resume"

@@ -79,6 +79,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"job": {"workers": 8}}, "more than the whole cluster holds .nodes = 2, vcores = 4, memory = 16GiB"),
     ({"cluster": {"memory": "1GiB"}}, "more than the whole cluster holds .nodes = 2, vcores = 4, memory = 1GiB"),
     ({"cluster": {"nodes": 1, "vcores": 1}}, r"whole cluster holds \(nodes = 1, vcores = 1, memory = 16GiB\)"),
+    (
+        {"space": {"l2": {"choice": [0.1, 0.1]}, "seed": {"randint": [3, 4]}}},
+        r"\[space\] has one point, so all 3 trials would be the same: .* or set trials = 1",
+    ),
     ({"space": {}}, r"\[space\] is empty, so all 3 trials would be the same: .* or set trials = 1"),
     ({"space": {"data": {"choice": ["a.csv", "b.csv"]}}, "job": {}}, "a.csv: no such file"),
     ({"job": {"data": "empty.csv"}}, "empty.csv"),
@@ -154,7 +158,7 @@ def test_a_metric_of_the_test_data_needs_test_data() -> None:
     found = tables(sweep=sweep, space={"test": {"choice": ["", "0.2"]}})
     del found["job"]["test"]
     check_sweep(Spec.of(found))
-    found["space"] = {"test": {"choice": [""]}}
+    found["space"] = {"test": {"choice": [""]}, "seed": {"choice": [1, 2, 3]}}
     with pytest.raises(ConfigError, match=r"'test_loss', .* has loss$"):
         check_sweep(Spec.of(found))
 
@@ -268,7 +272,8 @@ def test_the_metrics_of_a_task_are_those_that_its_jobs_report() -> None:
     ones = (1, 1)
     for task in ("binary", "multiclass", "regression"):
         counts = () if task == "regression" else ones
-        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts)
+        bins = ones if task == "binary" else ()
+        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts, bins, bins, 1.0, 1.0)
         assert set(sums.summary()) == set(summary_names(task))
 
 
@@ -347,3 +352,12 @@ def test_arrivals_beside_an_algorithm_that_learns_are_warned_of(sweep: dict[str,
 def test_warnings_are_logged_when_a_sweep_is_about_to_start(caplog: pytest.LogCaptureFixture) -> None:
     Here(Spec.of(tables(sweep={"trials": 3, "algorithm": "tpe", "arrival": "burst"})), "static")
     assert "arrival is 'burst'" in caplog.text
+
+
+def test_a_space_with_fewer_points_than_trials_is_warned_of() -> None:
+    tables = {"space": {"l2": {"choice": [0, 0.1]}, "momentum": {"quniform": [0.1, 0.3, 0.1]}}}
+    few = Spec.of({**tables, "sweep": {"trials": 7, "stop": "none"}})
+    assert warnings_of(few, "static") == [
+        "[space] has 6 points, so some of the 7 trials are the same: set trials to at most 6"
+    ]
+    assert warnings_of(Spec.of({**tables, "sweep": {"trials": 6, "stop": "none"}}), "static") == []

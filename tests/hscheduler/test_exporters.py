@@ -1,7 +1,8 @@
-"""A report's trials in TensorBoard and MLflow; a missing package is reported before a sweep starts."""
+"""A report's trials in TensorBoard, MLflow and Optuna; a missing package is reported before a sweep starts."""
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from eps.errors import ConfigError, StorageError
 from hscheduler import cli
 from hscheduler.reports import exporters as exporters_module
 from hscheduler.reports.exporters import exporters
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
 
 REPORT: dict[str, Any] = {
     "policy": "elastic",
@@ -35,6 +38,7 @@ REPORT: dict[str, Any] = {
 
 @pytest.mark.parametrize(("flag", "package", "extra"), [
     ("--tensorboard", "tensorboardX", "'.[tensorboard]'"), ("--mlflow", "mlflow.entities", "'.[mlflow]'"),
+    ("--optuna-storage", "optuna", "'.[optuna]'"),
 ])  # fmt: skip
 def test_a_missing_package_is_reported_before_anything_runs(
     tmp_path: Path,
@@ -123,3 +127,68 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (export,) = exporters(str(tmp_path / "file"), None)
     with pytest.raises(StorageError, match=r"tensorboard: .*file"):
         export(REPORT)
+
+
+def swept(url: str) -> Any:
+    """Return the study of a simulated sweep with one killed and one failed trial, as its storage has it."""
+    tables = {
+        "sweep": {"trials": 6, "seed": 3, "algorithm": "random", "metric": "accuracy", "direction": "maximize"},
+        "space": {
+            "learning_rate": {"loguniform": [1e-3, 1]}, "l2": {"choice": [0, 1e-4]},
+            "optimizer": {"choice": ["sgd", "adam"]}, "batch_size": {"quniform": [16, 64, 16]},
+        },
+        "job": {"test": "0.2"},
+    }  # fmt: skip
+    report = simulate(Spec.of(tables), "elastic")
+    first, second, third = report["trials"][:3]
+    first["values"] = [[1.0, 10, 0.5], [2.0, 20, 0.75]]
+    second |= {"phase": "killed", "loss": None, "why": "worst of 3"}
+    third |= {"phase": "failed", "loss": None, "feedback": None}
+    # Trials of a conditional space do not have every setting.
+    del third["point"]["l2"]
+    (export,) = exporters(None, None, url)
+    export(report)
+    return report
+
+
+def test_a_sweep_becomes_a_study_of_optuna(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna", reason="Optuna's extra is not installed")
+    url = f"sqlite:///{tmp_path / 'sweep.db'}"
+    report = swept(url)
+    study = optuna.load_study(study_name="hscheduler-elastic", storage=url)
+    assert study.user_attrs == {"metric": "accuracy", "policy": "elastic"} and study.direction.name == "MAXIMIZE"
+    assert [each.state.name for each in study.trials] == ["COMPLETE", "PRUNED", "FAIL", *["COMPLETE"] * 3]
+    assert [each.params for each in study.trials] == [each["point"] for each in report["trials"]]
+    first, second = study.trials[:2]
+    assert first.value == report["trials"][0]["loss"] and first.intermediate_values == {10: 0.5, 20: 0.75}
+    assert second.intermediate_values == {100: report["trials"][1]["feedback"]}
+    assert second.user_attrs["why"] == "worst of 3" and second.user_attrs["trial"] == "trial-2"
+    assert first.distributions["learning_rate"] == optuna.distributions.FloatDistribution(1e-3, 1, log=True)
+    assert first.distributions["l2"] == optuna.distributions.CategoricalDistribution([0, 1e-4])
+    assert study.best_trial.value == max(each["loss"] for each in report["trials"] if each["loss"] is not None)
+    # What a dashboard computes: importance, and the times of its timeline.
+    assert set(optuna.importance.get_param_importances(study)) <= set(report["spec"]["space"])
+    taken = first.datetime_complete - first.datetime_start
+    assert taken.total_seconds() == pytest.approx(
+        report["trials"][0]["finished_s"] - report["trials"][0]["started_s"], abs=0.01
+    )
+    # Another sweep is a study of its own.
+    swept(url)
+    names = {each.study_name for each in optuna.get_all_study_summaries(url)}
+    assert names == {"hscheduler-elastic", "hscheduler-elastic-2"}
+
+
+@pytest.mark.parametrize("url", ["nonsense://x", "sqlite:////no/such/folder/sweep.db"])
+def test_a_storage_that_optuna_refuses_is_reported_before_anything_runs(url: str) -> None:
+    pytest.importorskip("optuna", reason="Optuna's extra is not installed")
+    with pytest.raises(ConfigError, match=rf"optuna_storage is '{url}', which Optuna cannot use: "):
+        exporters(None, None, url)
+
+
+def test_results_are_written_to_optuna(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    optuna = pytest.importorskip("optuna", reason="Optuna's extra is not installed")
+    url = f"sqlite:///{tmp_path / 'sweep.db'}"
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(simulate(Spec.of({"sweep": {"trials": 2}}), "elastic")))
+    assert cli.main(["results", str(path), "--optuna-storage", url]) == 0
+    assert len(optuna.load_study(study_name="hscheduler-elastic", storage=url).trials) == 2

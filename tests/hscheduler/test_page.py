@@ -13,8 +13,10 @@ import urllib.request
 import pytest
 
 from eps.errors import ConfigError, DeadlineError, ResourceError
+from eps.system.web import as_json, asset
 from hscheduler import cli
-from hscheduler.page import PageServer, page
+from hscheduler.page import PageServer, Stops, page
+from hscheduler.page.content import content
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 
@@ -30,20 +32,31 @@ def data_of(text: str) -> dict:
     return json.loads(found[1])
 
 
-def test_it_holds_the_reports_and_needs_nothing_else(report):
-    text = page({"elastic": report})
-    assert data_of(text)["elastic"] == json.loads(json.dumps(report))
-    # The page loads nothing: its only address is the namespace of SVG.
-    assert set(re.findall(r"https?://[^\"' )]+", text)) == {"http://www.w3.org/2000/svg"}
-    assert "live = false" in text
-    assert "@DATA@" not in text and "@LIVE@" not in text
+def test_it_holds_its_data_and_needs_nothing_else(report):
+    text = page({"elastic": report}, ended_at=1e9)
+    shown = data_of(text)
+    assert shown == {
+        "live": False,
+        "reports": [json.loads(as_json(content(report, ended_at=1e9)))],
+        "stops": None,
+    }
+    # The page loads nothing: its only address is in the comment that names uPlot.
+    assert set(re.findall(r"https?://[^\"' )]+", text)) == {"https://github.com/leeoniya/uPlot"}
+    assert "default-src 'none'" in text and "connect-src" not in text
+    assert "connect-src 'self'" in page({}, live=True)
 
 
 def test_markup_in_names_is_escaped(report):
-    trials = [{**report["trials"][0], "why": "</script><script>alert(1)</script>"}]
-    text = page({"elastic": {**report, "trials": trials}})
+    bad = "</script><script>alert(1)</script>"
+    trials = [{**report["trials"][0], "why": bad, "job_id": bad, "name": bad, "point": {bad: bad}}]
+    text = page({bad: {**report, "trials": trials, "policy": bad, "metric": bad, "name": bad}})
     assert text.count("</script>") == 2
-    assert data_of(text)["elastic"]["trials"][0]["why"] == "</script><script>alert(1)</script>"
+    shown = data_of(text)["reports"][0]
+    assert shown["trials"][0]["why"] == shown["name"] == bad
+
+
+def test_the_charts_library_comes_with_its_licence():
+    assert "MIT License" in asset("eps.system.web", "uplot.LICENSE")
 
 
 def fetch(address: str | urllib.request.Request) -> tuple[int, str]:
@@ -59,18 +72,16 @@ def test_it_is_served_while_a_sweep_runs(report):
     server = PageServer(0)
     try:
         status, text = fetch(server.address)
-        assert status == 200 and "live = true" in text and data_of(text) == {}, "it polls for updates"
-        assert json.loads(fetch(server.address + "report.json")[1]) == {"reports": {}, "live": True}
+        assert status == 200 and data_of(text) == {"live": True, "reports": [], "stops": None}, "it polls for updates"
+        assert json.loads(fetch(server.address + "page.json")[1]) == {"reports": [], "live": True}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
-        assert status == 200 and "live = true" in text
-        assert json.loads(fetch(server.address + "report.json")[1]) == {
-            "reports": {"elastic": json.loads(json.dumps(report))},
-            "live": True,
-        }
+        assert status == 200 and data_of(text)["live"]
+        (shown,) = json.loads(fetch(server.address + "page.json")[1])["reports"]
+        assert shown["state"] == "running" and len(shown["trials"]) == len(report["trials"])
         assert fetch(server.address + "../../etc/passwd")[0] == 404
         server.show(lambda: {"elastic": report}, live=False)
-        assert json.loads(fetch(server.address + "report.json")[1])["live"] is False
+        assert json.loads(fetch(server.address + "page.json")[1])["live"] is False
     finally:
         server.close()
 
@@ -103,7 +114,7 @@ def test_reports_are_made_on_request_and_once_for_all_viewers(report, monkeypatc
             both.wait(10)
             assert fetch(server.address + where)[0] == 200
 
-        viewers = [threading.Thread(target=watch, args=(where,)) for where in ("", "report.json", "report.json")]
+        viewers = [threading.Thread(target=watch, args=(where,)) for where in ("", "page.json", "page.json")]
         monkeypatch.setattr("hscheduler.page.KEPT_S", 600.0)
         for viewer in viewers:
             viewer.start()
@@ -111,7 +122,7 @@ def test_reports_are_made_on_request_and_once_for_all_viewers(report, monkeypatc
             viewer.join(10)
         assert len(made) == 1 and made[0] is not threading.current_thread()
         monkeypatch.setattr("hscheduler.page.KEPT_S", 0.0)
-        assert fetch(server.address + "report.json")[0] == 200
+        assert fetch(server.address + "page.json")[0] == 200
         assert len(made) == 2, "kept values are dropped soon"
     finally:
         server.close()
@@ -130,7 +141,7 @@ def test_a_failed_report_ends_nothing(report):
     try:
         for status in (503, 200, 200):
             server.show(lambda: look())
-            assert fetch(server.address + "report.json")[0] == status
+            assert fetch(server.address + "page.json")[0] == status
     finally:
         server.close()
 
@@ -140,7 +151,7 @@ def test_only_requests_to_this_hosts_names_are_served(report, host, status):
     server = PageServer(0)
     try:
         server.show(lambda: {"elastic": report})
-        request = urllib.request.Request(server.address + "report.json", headers={"Host": host})
+        request = urllib.request.Request(server.address + "page.json", headers={"Host": host})
         assert fetch(request)[0] == status
     finally:
         server.close()
@@ -154,7 +165,7 @@ def test_closing_a_page_while_it_loads_prints_nothing(report, capsys):
         large = {**report, "trials": [{**report["trials"][0], "why": "y" * 30_000_000}]}
         server.show(lambda: {"elastic": large})
         with socket.create_connection(("127.0.0.1", int(server.address.rstrip("/").rpartition(":")[2]))) as browser:
-            browser.sendall(b"GET /report.json HTTP/1.0\r\n\r\n")
+            browser.sendall(b"GET /page.json HTTP/1.0\r\n\r\n")
             assert browser.recv(100)
             # The end is reported: no client reads on.
             browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -186,7 +197,7 @@ def test_the_command_draws_the_page(tmp_path):
     spec, target = tmp_path / "sweep.toml", tmp_path / "page.html"
     spec.write_text("[sweep]\ntrials = 3\n[job]\nstretch_s = 0.01\n")
     assert cli.main(["simulate", str(spec), "--policy", "elastic,kill", "--page", str(target)]) == 0
-    assert set(data_of(target.read_text())) == {"elastic", "kill"}
+    assert [each["policy"] for each in data_of(target.read_text())["reports"]] == ["elastic", "kill"]
     assert target.stat().st_mode & 0o777 == 0o644
 
 
@@ -194,12 +205,62 @@ def test_a_head_request_gets_no_body_and_does_not_count_as_a_view_of_the_end(rep
     server = PageServer(0, lambda: "metrics 1\n")
     try:
         server.show(lambda: {"elastic": report}, live=False)
-        for where in ("", "report.json", "metrics"):
+        for where in ("", "page.json", "metrics"):
             with urllib.request.urlopen(
                 urllib.request.Request(server.address + where, method="HEAD"), timeout=10
             ) as answer:
                 assert answer.status == 200 and int(answer.headers["Content-Length"]) > 0 and answer.read() == b""
         assert fetch(urllib.request.Request(server.address + "nothing", method="HEAD"))[0] == 404
         assert not server._live._end_seen.is_set()
+    finally:
+        server.close()
+
+
+def post(server: PageServer, query: str, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"{server.address}stop?{query}", method="POST", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_only_the_reader_with_the_key_stops_trials(report):
+    stopped = []
+
+    def stop(trial):
+        if trial == "trial-9":
+            raise ConfigError("trial is 'trial-9', but there is no such trial")
+        stopped.append(trial)
+
+    server = PageServer(0)
+    try:
+        key = {"X-Key": server.key}
+        assert post(server, "trial=trial-1", **key)[0] == 409, "nothing is shown that could be stopped"
+        server.show(lambda: {"elastic": report}, stops=Stops(stop))
+        assert server.key not in fetch(server.address)[1], "other users of this host may read the page"
+        refused = [
+            {},
+            {"X-Key": "wrong"},
+            {"X-Key": "\u00e9".encode().decode("latin-1")},
+            {**key, "Sec-Fetch-Site": "cross-site"},
+            {**key, "Sec-Fetch-Site": "same-site"},
+            {**key, "Host": "evil.example"},
+        ]
+        for headers in refused:
+            assert post(server, "trial=trial-1", **headers)[0] == 403, headers
+        assert stopped == []
+        assert fetch(f"{server.address}stop?trial=trial-1")[0] == 404, "a link stops nothing"
+        assert post(server, "trial=trial-1", **key) == (200, "trial-1 is told to stop\n")
+        assert post(server, "trial=trial-9", **key) == (409, "trial is 'trial-9', but there is no such trial\n")
+        assert post(server, "sweep=", **key)[0] == 409, "a service has several"
+        assert post(server, "", **key)[0] == 409
+        assert stopped == ["trial-1"]
+        server.show(lambda: {"elastic": report}, stops=Stops(stop, lambda: stopped.append("all")))
+        assert post(server, "sweep=", **key)[0] == 200
+        assert stopped == ["trial-1", "all"]
+        server.show(lambda: {"elastic": report}, live=False)
+        assert post(server, "trial=trial-2", **key)[0] == 409, "it has ended"
     finally:
         server.close()

@@ -15,6 +15,7 @@ from hscheduler import cli
 from hscheduler.cli.commands.results import ranked
 from hscheduler.page import page
 from hscheduler.simulator.run import simulate
+from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 from tests.hscheduler.test_page import data_of
 
@@ -39,7 +40,8 @@ def written(path: Path, value: object) -> str:
 def test_the_page_of_a_report_is_the_page_of_its_sweep(report: dict[str, Any], tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     assert cli.main(["page", written(tmp_path / "report.json", report), "--out", str(target)]) == 0
-    assert data_of(target.read_text()) == data_of(page({"elastic": report}))
+    ended_at = (tmp_path / "report.json").stat().st_mtime
+    assert data_of(target.read_text()) == data_of(page({"elastic": with_static(report)}, ended_at=ended_at))
 
 
 @pytest.mark.parametrize("form", ["compare", "simulate"])
@@ -48,7 +50,8 @@ def test_reports_of_several_policies_are_opened_too(report: dict[str, Any], tmp_
     value = {"policies": reports, "makespan_over": {"of": "elastic"}} if form == "compare" else reports
     target = tmp_path / "page.html"
     assert cli.main(["page", written(tmp_path / "report.json", value), "--out", str(target)]) == 0
-    assert data_of(target.read_text()) == data_of(page(reports))
+    ended_at = (tmp_path / "report.json").stat().st_mtime
+    assert data_of(target.read_text()) == data_of(page(reports, ended_at=ended_at))
 
 
 def test_a_report_of_an_earlier_version_is_opened(report: dict[str, Any], tmp_path: Path) -> None:
@@ -57,7 +60,8 @@ def test_a_report_of_an_earlier_version_is_opened(report: dict[str, Any], tmp_pa
     old["trials"] = [{k: v for k, v in trial.items() if k not in ("curve", "name")} for trial in report["trials"]]
     target = tmp_path / "page.html"
     assert cli.main(["page", written(tmp_path / "report.json", old), "--out", str(target)]) == 0
-    assert data_of(target.read_text())["elastic"]["cluster"] == {"nodes": [], "history": []}
+    (shown,) = data_of(target.read_text())["reports"]
+    assert len(shown["trials"]) == 6 and shown["trials"][0]["curve"] == []
 
 
 def test_the_table_has_the_best_first(

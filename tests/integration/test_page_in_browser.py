@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -139,7 +140,7 @@ def test_no_text_is_read_as_markup(browser: Browser, tmp_path: Path, why: str) -
     for place in ("#name", "#best", "#static", "#trials", "#decisions", "#space", "#about"):
         assert why in text_of(browser, place), place
     browser.value("choose(0)")
-    browser.move_to("#bands .u-over", 0.01, 0.98)
+    browser.move_to("#bands .u-over", 0.09, 0.97)
     browser.value("document.querySelector('#trials tbody th a').click()")
     browser.wait_until("!document.querySelector('#trial').hidden")
     browser.value("location.hash = linkTo(sweep.trials[0])")
@@ -189,7 +190,7 @@ def test_the_bands_are_as_wide_as_the_containers(browser: Browser, tmp_path: Pat
             if steps and (band["end"] is None or band["end"] > now):
                 held.append((band["low"][steps[-1]], band["high"][steps[-1]]))
         held.sort()
-        assert all(high <= low for (_, high), (low, _) in zip(held, held[1:], strict=False))
+        assert all(high <= low for (_, high), (low, _) in pairwise(held))
 
 
 def test_the_time_is_compared_with_static_sizes(browser: Browser, tmp_path: Path) -> None:
@@ -207,12 +208,12 @@ def test_the_mouse_shows_and_selects_a_trial_everywhere(browser: Browser, tmp_pa
     report = report_of(12)
     shown(browser, tmp_path / "page.html", report)
     assert drawn(browser, "#bands", "over") == 0
-    browser.move_to("#bands .u-over", 0.02, 0.97)
+    browser.move_to("#bands .u-over", 0.09, 0.97)
     browser.wait_until("!document.querySelector('#tip').hidden")
     assert text_of(browser, "#tip b") == "trial-1"
     assert "learning_rate" in text_of(browser, "#tip") and "2 workers, 1 server" in text_of(browser, "#tip")
     assert drawn(browser, "#bands", "over") > 0 and drawn(browser, "#curves", "over") > 0
-    browser.click("#bands .u-over", 0.02, 0.97)
+    browser.click("#bands .u-over", 0.09, 0.97)
     browser.wait_until("chosen === 0")
     assert texts(browser, "#trials tr.chosen th") == ["trial-1"]
     assert drawn(browser, "#space .plot", "over") > 0
@@ -347,7 +348,7 @@ def test_a_trial_has_a_page_of_its_own(browser: Browser, tmp_path: Path) -> None
         ("ticks([-0.3, 0.3])", [-0.2, 0, 0.2]),
         ("ticks([7, 7])", [7]),
         ("timeAxis([0, 1200]).ticks(5)", [0, 300, 600, 900, 1200]),
-        ("timeAxis([0, 1200]).ticks(5).map(timeAxis([0, 1200]).format)", ["0 min", "5 min", "10 min", "15 min", "20 min"]),
+        ("timeAxis([0, 1200]).ticks(5).map(timeAxis([0, 1200]).format).slice(1, 3)", ["5 min", "10 min"]),
         ("usual([1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 1e24])[1] < 40", True),
         ("[seconds(0.25), seconds(61.04), seconds(150), seconds(7260), seconds(null)]",
          ["0.25 s", "61 s", "2 min 30 s", "2 h 1 min", "–"]),
@@ -423,7 +424,7 @@ def test_trials_and_the_sweep_are_stopped_with_buttons(browser: Browser) -> None
         browser.wait_until(READY)
         assert not is_shown(browser, "#stop-sweep")
         browser.open(server.link)
-        browser.wait_until(READY)
+        browser.wait_until("canStop() && isDrawn")
         assert server.key not in browser.value("location.href"), "it is not left where a screenshot shows it"
         browser.value("location.hash = linkTo(sweep.trials[1])")
         browser.wait_until("!document.querySelector('#trial').hidden")
@@ -498,19 +499,23 @@ def test_text_can_be_read_in_both_schemes_and_fits(browser: Browser, tmp_path: P
 
 #: The least contrast of a visible text with the background behind it, and that text.
 CONTRAST = """(() => {
-  const rgb = (color) => { const c = document.createElement("canvas").getContext("2d"); c.fillStyle = color; c.fillRect(0, 0, 1, 1);
-    return [...c.getImageData(0, 0, 1, 1).data]; };
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, k) => sum + v * [.2126, .7152, .0722][k], 0);
+  const rgb = (color) => {
+    const c = document.createElement("canvas").getContext("2d");
+    c.fillStyle = color; c.fillRect(0, 0, 1, 1);
+    return [...c.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * linear(r / 255) + .7152 * linear(g / 255) + .0722 * linear(b / 255);
   let least = [99, ""];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const text = walk.currentNode, e = text.parentElement;
-    if (!text.textContent.trim() || !e.getClientRects().length || e.closest(".u-axis, script, :disabled, .aside")) continue;
+    const isHidden = !e.getClientRects().length || e.closest(".u-axis, script, :disabled, .aside");
+    if (!text.textContent.trim() || isHidden) continue;
     let at = e, back = [0, 0, 0, 0];
     while (at && back[3] < 255) { back = rgb(getComputedStyle(at).backgroundColor); at = at.parentElement; }
-    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(back)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
-    if (ratio < least[0]) least = [ratio, text.textContent];
+    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(back)].sort((x, y) => y - x);
+    if ((a + .05) / (b + .05) < least[0]) least = [(a + .05) / (b + .05), text.textContent];
   }
   return least;
 })()"""

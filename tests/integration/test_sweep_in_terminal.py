@@ -64,7 +64,7 @@ def sweep(
 
 def test_the_log_of_a_failed_trial_stays_above_the_table(tmp_path: Path) -> None:
     terminal = Terminal(120, 40)
-    with sweep(tmp_path, terminal, "[1e-3]", 50, model=broken_model(tmp_path)) as process:
+    with sweep(tmp_path, terminal, "[1e-3, 2e-3]", 50, model=broken_model(tmp_path)) as process:
         assert process.wait(TIMEOUT_S) == 1
     rows = terminal.lines()
     (head,) = (k for k, line in enumerate(rows) if line.startswith("trial "))
@@ -80,7 +80,7 @@ def test_the_log_of_a_failed_trial_stays_above_the_table(tmp_path: Path) -> None
 def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(100, 24)
     before = termios.tcgetattr(terminal.stream.fileno())
-    with sweep(tmp_path, terminal, "[1e-3]", 1_000_000) as process:
+    with sweep(tmp_path, terminal, "[1e-3, 2e-3]", 1_000_000) as process:
         terminal.wait_for("  training")
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
@@ -97,7 +97,7 @@ def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
 
 def test_plain_prints_lines_without_a_table(tmp_path: Path) -> None:
     terminal = Terminal(200, 24)
-    with sweep(tmp_path, terminal, "[1e-3]", 20, "--plain") as process:
+    with sweep(tmp_path, terminal, "[1e-3, 2e-3]", 20, "--plain") as process:
         assert process.wait(TIMEOUT_S) == 0
     rows = terminal.lines()
     assert terminal.sequences == set()

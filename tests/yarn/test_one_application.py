@@ -229,13 +229,13 @@ def test_a_killed_master_of_a_sweep_is_followed_by_one_that_resumes(on_yarn: Had
 
     def report() -> dict[str, Any]:
         (app,) = apps_of(on_yarn, "states=RUNNING")
-        answer = requests.get(f"{on_yarn.rm_url}/proxy/{app['id']}/report.json", timeout=PATIENCE_S)
-        return dict(next(iter(answer.json()["reports"].values())))
+        answer = requests.get(f"{on_yarn.rm_url}/proxy/{app['id']}/page.json", timeout=PATIENCE_S)
+        return dict(answer.json()["reports"][0])
 
     def is_over_one() -> bool:
         try:
-            phases = [trial["phase"] for trial in report()["trials"]]
-        except (ValueError, StopIteration, requests.RequestException):
+            phases = [trial["state"] for trial in report()["trials"]]
+        except (ValueError, IndexError, requests.RequestException):
             return False
         return phases.count("finished") >= 3 and phases.count("finished") < 9
 

@@ -81,10 +81,10 @@ function airy([low, high], log) {
 }
 
 // One chart.  ``draw(ctx, x, y, u)`` draws its marks, with functions from values to canvas pixels; ``over`` draws what is
-// highlighted on a canvas above, which is cheap to draw again.  ``near(x, y)`` finds what is under the pointer.
+// highlighted on a canvas above, which is cheap to draw again; where ``veil()`` holds, all else is faint.
 class Plot {
-  constructor(box, { height, x, y, draw, over = () => {}, hover = () => {}, click = () => {}, label }) {
-    Object.assign(this, { box, over, ratio: window.devicePixelRatio || 1 });
+  constructor(box, { height, x, y, draw, over = () => {}, veil = () => false, hover = () => {}, click = () => {}, label }) {
+    Object.assign(this, { box, over, veil, ratio: window.devicePixelRatio || 1 });
     const width = Math.max(240, box.clientWidth || 480);
     const scale = (s) => ({ time: false, range: () => s.range, distr: s.log ? 3 : 1, log: 10 });
     const axis = (s, side) => {
@@ -118,13 +118,13 @@ class Plot {
   }
   x(v) { return this.plot.valToPos(v, "x", true); }
   y(v) { return this.plot.valToPos(v, "y", true); }
-  redraw() { this.plot.redraw(false, true); }
   highlight() {
     const { above, plot } = this, base = plot.ctx.canvas;
     if (above.width !== base.width || above.height !== base.height) { above.width = base.width; above.height = base.height; }
     const ctx = above.getContext("2d"), { left, top, width, height } = plot.bbox;
     ctx.clearRect(0, 0, above.width, above.height);
     ctx.save(); ctx.beginPath(); ctx.rect(left - 1, top - 1, width + 2, height + 2); ctx.clip();
+    if (this.veil()) { ctx.globalAlpha = .75; ctx.fillStyle = css("card"); ctx.fillRect(left - 1, top - 1, width + 2, height + 2); ctx.globalAlpha = 1; }
     this.over(ctx, (v) => this.x(v), (v) => this.y(v), this.ratio);
     ctx.restore();
   }

@@ -53,7 +53,7 @@ def draw(args: argparse.Namespace) -> int:
 def results(args: argparse.Namespace) -> int:
     """Print the trials of a report, the best first; run the requested exports."""
     reports = reports_of(args)
-    exports = exporters(args.tensorboard, args.mlflow)
+    exports = exporters(args.tensorboard, args.mlflow, args.optuna_storage)
     found = list(reports.values())
     if args.export_best and len(found) != 1:
         raise ConfigError(

@@ -100,7 +100,7 @@ class Wanted:
     def of(cls, args: argparse.Namespace) -> Wanted:
         """Return what the flags request.  Raises ConfigError if a file cannot be written."""
         target, drawn = report_path(args.report), report_path(args.page, "page")
-        found = exporters(args.tensorboard, args.mlflow)
+        found = exporters(args.tensorboard, args.mlflow, args.optuna_storage)
         return cls(target, drawn, found, args.quiet, None if args.target is None else Target.of(args.target))
 
 
@@ -159,7 +159,7 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
 def _in_service(args: argparse.Namespace) -> int:
     """Run a sweep in a service; show it to its end, or return once it is accepted (``--detach``)."""
     _check_flags(args, "service")
-    for flag in ("report", "page", "tensorboard", "mlflow", "target"):
+    for flag in ("report", "page", "tensorboard", "mlflow", "optuna_storage", "target"):
         if args.detach and getattr(args, flag):
             raise ConfigError(f"{flag} is not possible with detach, which does not wait for results")
     wanted = Wanted.of(args)
