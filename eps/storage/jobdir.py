@@ -55,8 +55,6 @@ TOKEN_BYTES = 16
 RESERVE_BYTES = 256 << 10
 #: Tries to lock, a millisecond apart: a process that settles a job holds its lock for a few disk writes.
 LOCK_ATTEMPTS = 100
-#: Most names that a message suggests.
-MOST_SUGGESTED = 3
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -650,13 +648,10 @@ def find_job(name: str, home: Path | None = None) -> JobDir:
     ConfigError
         :func:`job_dir` refuses the name.
     JobNotFoundError
-        There is no such job; the message suggests jobs whose names end like this: trials of a sweep.
+        There is no such job.
     """
     if not (job := job_dir(name, home)).path.is_dir():
-        # Trials of a sweep have its name before their own.
-        names = [j.name for j in list_jobs(home) if j.name.endswith(f"-{name}")][:MOST_SUGGESTED]
-        told = f"; did you mean {' or '.join(names)}?" if names else ""
-        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}{told}")
+        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}")
     return job
 
 

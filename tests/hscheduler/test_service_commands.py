@@ -142,6 +142,16 @@ def test_kill_says_that_a_job_has_ended(
     assert capsys.readouterr().out == "nothing to stop: a had already ended\n"
 
 
+@pytest.mark.parametrize("command", ["why", "kill"])
+def test_a_misspelt_job_is_answered_with_the_nearest(
+    command: str, service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit_job("digits-trial-7", JobSpec())
+    assert client.job("digits-trial-7")["name"] == "digits-trial-7", "its name in eps"
+    assert cli.main([command, "trial-7", "--state", str(tmp_path / "service")]) == 4
+    assert "'trial-7'; did you mean digits-trial-7?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("phase", "sentence"),
     [

@@ -110,7 +110,9 @@ def resumed(target: Path) -> dict[str, Any]:
 
 
 def points_and_losses(report: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [(t["job_id"], t["phase"], t["point"], t["loss"]) for t in report["trials"]]
+    # The names of trials begin with the name of their sweep.
+    names = [t["job_id"].removeprefix(f"{report['name']}-") for t in report["trials"]]
+    return [(name, t["phase"], t["point"], t["loss"]) for name, t in zip(names, report["trials"], strict=True)]
 
 
 @pytest.fixture
