@@ -110,9 +110,7 @@ def resumed(target: Path) -> dict[str, Any]:
 
 
 def points_and_losses(report: dict[str, Any]) -> list[tuple[Any, ...]]:
-    # The names of trials begin with the name of their sweep.
-    names = [t["job_id"].removeprefix(f"{report['name']}-") for t in report["trials"]]
-    return [(name, t["phase"], t["point"], t["loss"]) for name, t in zip(names, report["trials"], strict=True)]
+    return [(t["job_id"], t["phase"], t["point"], t["loss"]) for t in report["trials"]]
 
 
 @pytest.fixture
@@ -130,7 +128,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path.write_text(FILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(folder / "home"))
-        assert cli.main(["sweep", str(path), "--report", str(target), "--quiet"]) == 0
+        assert cli.main(["sweep", str(path), "--name", "mine", "--report", str(target), "--quiet"]) == 0
     report: dict[str, Any] = json.loads(target.read_text())
     assert report["completed"] == 3
     return report
