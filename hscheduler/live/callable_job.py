@@ -112,6 +112,10 @@ class CallableJob:
         """As :meth:`close`: a callable does not outlive its sweep."""
         self.close()
 
+    def interrupt(self) -> None:
+        """As :meth:`close`."""
+        self.close()
+
     def close(self) -> None:
         """End the process, and wait for its thread."""
         self._end("H-scheduler ends")

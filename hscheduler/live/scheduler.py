@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
-from eps.errors import ConfigError, DeadlineError
+from eps.errors import ConfigError, DeadlineError, StorageError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
-from eps.storage.jobdir import check_job_name
+from eps.storage.jobdir import JobDir, check_job_name, job_dir
 from hscheduler.core import events as e
 from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Phase
@@ -38,7 +38,7 @@ from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
 from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
-from hscheduler.live.placement import check_place, hosted
+from hscheduler.live.placement import check_place, hosted, runs_on_yarn
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.submission import Submission, attempts_of
@@ -125,6 +125,18 @@ def checkpoints_at(rungs: Rungs, iterations: int, *, restarts: bool) -> str:
         return ",".join(str(at) for at in rungs.until(iterations).all())
     least = -(-rungs.first // MOST_BETWEEN_RUNGS) if restarts else rungs.first
     return str(next(every for every in range(least, rungs.first + 1) if rungs.first % every == 0))
+
+
+def manager_of(tag: str) -> str:
+    """Return the manager of the jobs that a scheduler with this tag starts."""
+    return f"H-scheduler {tag}"
+
+
+def is_managed(job: JobDir, tag: str) -> bool:
+    """Return whether a scheduler with this tag started a job."""
+    with suppress(StorageError):
+        return (job.record().runtime or {}).get("manager") == manager_of(tag)
+    return False
 
 
 class Fleet:
@@ -261,7 +273,7 @@ class Fleet:
             spec = spec.with_settings(checkpoint_every=every)
         elif self._is_recorded and not spec.checkpoint_every:
             spec = spec.with_settings(checkpoint_every=RECORDED_EVERY)
-        manager = f"H-scheduler {self._tag}"
+        manager = manager_of(self._tag)
         return LiveJob(
             submission.job_id,
             Launch(submission.name, spec, self._is_recorded, manager, self._forks, self._before_end),
@@ -385,6 +397,8 @@ class LiveScheduler:
         Called on a job's thread before its end is reported, as of :class:`~hscheduler.live.job.Launch`.
     objective : bytes, optional
         Jobs are calls of this pickled callable, each with its point, instead of jobs of EPS.
+    has_names : bool
+        Whether ids of jobs are their names under ``EPS_HOME``; else names have a prefix, as always on YARN.
 
     Raises
     ------
@@ -404,8 +418,12 @@ class LiveScheduler:
         attaches: bool = True,
         before_end: BeforeEnd = do_nothing,
         objective: bytes | None = None,
+        has_names: bool = True,
     ) -> None:
         self.settings = settings
+        #: Whether a job's name under ``EPS_HOME`` is its id.  Jobs on YARN have a folder for each application, from
+        #: which only results come here.
+        self.names_are_ids = has_names and not runs_on_yarn(settings.job_settings)
         #: Queues the changes of the cluster's nodes; None if the nodes are simulated.
         self.look_at_cluster: Callable[[], None] | None = None
         #: Keeps the names of these jobs apart from those of other schedulers.
@@ -493,7 +511,7 @@ class LiveScheduler:
 
     def _new_submission(self, job_id: str, sweep: str, spec: JobSpec, point: Mapping[str, Any] | None) -> Submission:
         self.check()
-        submission = Submission(job_id, sweep, self.name_of(job_id), spec, dict(point or {}))
+        submission = Submission(job_id, sweep, self._free_name(job_id), spec, dict(point or {}))
         if self._recorder is not None:
             check_writable(submission.details(), f"job {job_id!r}")
 
@@ -506,14 +524,22 @@ class LiveScheduler:
         return submission
 
     def name_of(self, job_id: str) -> str:
-        """Return a job's name under ``EPS_HOME``, by which :func:`eps.storage.jobdir.find_job` finds it.
+        """Return a job's name under ``EPS_HOME``: its id, unless other schedulers have jobs with such ids.
 
         Raises
         ------
         ConfigError
             The id makes no valid job name.
         """
-        return check_job_name(f"sweep-{self._tag}-{job_id}")
+        return check_job_name(job_id if self.names_are_ids else f"sweep-{self._tag}-{job_id}")
+
+    def _free_name(self, job_id: str) -> str:
+        """Return the name of a new job.  Raises as :meth:`name_of`, and ConfigError if another job has the name."""
+        name = self.name_of(job_id)
+        if self.look_ups.submission(job_id) is None and job_dir(name).path.exists():
+            told = f"which a job in {job_dir(name).path.parent} has: choose another one, or remove that job"
+            raise ConfigError(f"job id is {job_id!r}, {told} (eps prune {name})")
+        return name
 
     def cancel(self, job_id: str, why: str) -> None:
         """End a job; do nothing if it is over.

@@ -19,7 +19,8 @@ from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Phase
 from hscheduler.reports.history import NO_SUCH_METRIC
 
-_AGAIN = "-again-"
+#: In the ids of further attempts.
+AGAIN = "-again-"
 
 
 @dataclass
@@ -133,7 +134,7 @@ def is_retryable(submission: Submission) -> bool:
 
 def attempt_id(job_id: str, number: int) -> str:
     """Return the id of a trial's ``number``-th attempt, counted from 1."""
-    return job_id if number == 1 else f"{job_id}{_AGAIN}{number - 1}"
+    return job_id if number == 1 else f"{job_id}{AGAIN}{number - 1}"
 
 
 def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
@@ -145,7 +146,7 @@ def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
     find : callable
         Returns the job with an id, or None.
     """
-    trial, _, number = job_id.rpartition(_AGAIN)
+    trial, _, number = job_id.rpartition(AGAIN)
     first = find(trial) if trial and number.isdecimal() and job_id == attempt_id(trial, int(number) + 1) else None
     if first is None or trial_of(trial, find) != trial:
         return job_id

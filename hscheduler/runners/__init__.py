@@ -32,7 +32,7 @@ from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import LiveScheduler, OnEvent
-from hscheduler.live.sweep import Sweep
+from hscheduler.live.sweep import Sweep, check_names
 from hscheduler.reports.news import failures, sentences
 from hscheduler.reports.view import SweepView
 from hscheduler.runners.report_writer import ReportWriter
@@ -138,6 +138,8 @@ class Here:
         self.policy, spec = policy, placed(spec, None)
         is_new = place is None or not place.settings_path.exists()
         if is_new:
+            if place is not None:
+                check_names(spec, place.name)
             check_sweep(spec, has_space=has_space)
             _warn(spec, policy)
         self.viewers: list[OnEvent] = []
@@ -147,7 +149,7 @@ class Here:
             from hscheduler.live.objective import pickled_callable
 
             pickled = pickled_callable(objective)
-        self.sweep = Sweep(spec, policy, self._show, points, objective=pickled)
+        self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, pickled)
         self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
         self._views: list[SweepView] = []
         if place is not None and is_new:
@@ -216,8 +218,8 @@ class Here:
         """Load the views with what the scheduler knows; runs on its thread."""
         scheduler = self.sweep.scheduler
         assert scheduler is not None
-        record = scheduler.registry.timeline.snapshot(SWEEP)
-        past = {trial.job_id: trial for trial in scheduler.look_ups.trials(SWEEP)}
+        record = scheduler.registry.timeline.snapshot(self.sweep.name)
+        past = {trial.job_id: trial for trial in scheduler.look_ups.trials(self.sweep.name)}
         record.trials = dict(sorted((past | record.trials).items(), key=lambda item: item[1].arrived_s))
         for view in self._views:
             view.look_back(record, scheduler.state)

@@ -128,7 +128,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path.write_text(FILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(folder / "home"))
-        assert cli.main(["sweep", str(path), "--report", str(target), "--quiet"]) == 0
+        assert cli.main(["sweep", str(path), "--name", "mine", "--report", str(target), "--quiet"]) == 0
     report: dict[str, Any] = json.loads(target.read_text())
     assert report["completed"] == 3
     return report

@@ -38,6 +38,7 @@ from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
+from hscheduler.live.sweep import trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
@@ -436,10 +437,14 @@ def _remove(name: str) -> int:
         raise ConfigError(
             f"remove is {name!r}, but must be a sweep on this host: eps prune sweeps/{found.sweep_id} removes it"
         )
-    prefix, jobs = known.jobs()
+    jobs = known.jobs()
     known.remove()
     # An interrupted trial can be resumed as a job, by its checkpoint.
-    told = f"; models and checkpoints of its trials stay: eps prune {prefix} --resumable removes them" if jobs else ""
+    told = (
+        f"; models and checkpoints of its trials stay: eps prune {trial_prefix(name)} --resumable removes them"
+        if jobs
+        else ""
+    )
     print(f"sweep {name} is removed{told}")
     return EXIT_OK
 
