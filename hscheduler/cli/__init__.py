@@ -50,9 +50,9 @@ _SWEEPS = """List the sweeps submitted to YARN from this machine whose results a
 
 _COMPARE = """Run a sweep under several policies, one after the other; with the same arrival times
 if [sweep] sets arrival. Prints a row for each policy, and its makespan relative to that of the
-first. With algorithm = "random" all policies try the same points. tpe (the default) and optuna learn from finished trials, so each
-policy tries different points. Report and page are written after each policy. The exit code is 1 if
-under some policy no trial finished.
+first. With algorithm = "random" all policies try the same points. tpe (the default) and optuna
+learn from finished trials, so each policy tries different points. Report and page are written
+after each policy. The exit code is 1 if under some policy no trial finished.
 """
 
 _SIMULATE = """\
