@@ -1,8 +1,8 @@
 """Divergence: the training loss grows exponentially, and is orders of magnitude above its first value.
 
 A loss that is not finite ends its job anyway.  Before that, an unstable step size multiplies the loss by about the same
-A loss that is not finite ends its job anyway.  Before that, an unstable step size multiplies the loss by about the
-same factor in every iteration, and no later iteration makes up for it.  The rule spares what may still win:
+factor in every iteration, and no later iteration makes up for it.  The rule spares what may become the best trial:
+
 - A large step size lets the loss of a classifier grow linearly, with momentum quadratically, while its accuracy may be
   good: between half of the iterations and all of them such a loss grows at most :math:`2^2` times.
 - A spike, from momentum or a bad batch, falls again within :data:`IN_A_ROW` iterations.
