@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
-from eps.errors import ConfigError, DeadlineError
+from eps.errors import ConfigError, DeadlineError, StorageError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -312,7 +312,11 @@ class Loop:
             try:
                 self._step(event)
             except Exception as error:
-                logger.exception("the scheduler failed on event %s", event)
+                if self._fleet.is_closed and isinstance(error, StorageError):
+                    # The next scheduler with the record finds what its last events missed.
+                    logger.warning("%s", error)
+                else:
+                    logger.exception("the scheduler failed on event %s", event)
                 self.failed = error
                 break
         # Wake the threads that wait for a job: they find that the scheduler has ended.
