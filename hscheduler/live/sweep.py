@@ -23,7 +23,7 @@ from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
-from hscheduler.live.submission import Submission, attempt_id, is_retryable
+from hscheduler.live.submission import Submission, attempt_id, is_retryable, lacked_space
 from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
@@ -31,6 +31,10 @@ from hscheduler.spec import Spec, request_of
 SWEEP = "sweep"
 #: Longest pause between checks of the trials, seconds.
 _LOOK_S = 1.0
+#: A trial that failed because the disk was full is tried again after so many seconds, then twice as many, ...
+SPACE_PAUSE_S = 2.0
+#: ... and so often.
+MOST_WITHOUT_SPACE = 8
 #: Seconds for the record to store an event before the caller gives up.
 SETTLE_TIMEOUT_S = 30.0
 
@@ -69,6 +73,10 @@ class _Trial:
     is_reported: bool = False
     #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
     is_cancelled: bool = False
+    #: Failures while the disk was full, which do not count as attempts; the last one; and when another try follows.
+    without_space: int = 0
+    last_without_space: str = ""
+    again_at_s: float = 0.0
 
 
 class Sweep:
@@ -314,6 +322,8 @@ class Sweep:
             if is_too_long and not trial.is_cancelled:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
+        elif self._waits_for_space(trial, scheduler):
+            return
         elif self._is_to_retry(trial, scheduler):
             self._try(trial, scheduler)
         else:
@@ -322,9 +332,24 @@ class Sweep:
             value = submission.stopped_with if killed else submission.loss
             self._source.tell(trial.job_id, value, killed, submission.rungs)
 
+    def _waits_for_space(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
+        """Return whether a trial that failed because the disk was full waits before it is tried again."""
+        now_s, last = scheduler.now_s(), trial.attempts[-1]
+        if trial.without_space < MOST_WITHOUT_SPACE and trial.last_without_space != last.job_id:
+            record = scheduler.registry.timeline.trials.get(last.job_id)
+            began_s = None if record is None else record.arrived_s
+            if lacked_space(last) or (last.phase is Phase.FAILED and scheduler.was_stuck_since(began_s)):
+                trial.last_without_space = last.job_id
+                trial.again_at_s = now_s + SPACE_PAUSE_S * 2**trial.without_space
+                trial.without_space += 1
+        return now_s < trial.again_at_s
+
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
-        wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
-        return wanted and is_retryable(trial.attempts[-1])
+        last = trial.attempts[-1]
+        if self._name in scheduler.registry.closed:
+            return False
+        counted = len(trial.attempts) - trial.without_space
+        return trial.last_without_space == last.job_id or (counted <= self.spec.sweep.retries and is_retryable(last))
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

@@ -14,7 +14,7 @@ from hscheduler.live.placement import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import attempt_id
-from hscheduler.live.sweep import SETTLE_TIMEOUT_S, Sweep, opened_of, trial_id, trial_prefix
+from hscheduler.live.sweep import MOST_WITHOUT_SPACE, SETTLE_TIMEOUT_S, Sweep, opened_of, trial_id, trial_prefix
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,8 @@ class Sweeps:
             sweep = self._sweep(name, tables)
             try:
                 # The longest name of a job that the sweep can have.
-                scheduler.name_of(attempt_id(trial_id(name, sweep.spec.sweep.trials), sweep.spec.sweep.retries + 1))
+                most = sweep.spec.sweep.retries + MOST_WITHOUT_SPACE + 1
+                scheduler.name_of(attempt_id(trial_id(name, sweep.spec.sweep.trials), most))
             except ConfigError:
                 raise ConfigError(
                     f"sweep is {name!r}, but must have only letters, digits, '.', '_' and '-', and be short: the names "

@@ -235,8 +235,9 @@ def _print_problems(outcome: Outcome) -> bool:
 def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     """Write and print the results of an interrupted sweep, below the shown progress."""
     if (report := outcome.report) is not None:
-        outcome = _written(outcome, report, target, drawn)
-        print_interrupted(report, target, drawn)
+        written = _written(outcome, report, target, drawn)
+        print_interrupted(report, *((target, drawn) if written is outcome else (None, None)))
+        outcome = written
     _print_problems(outcome)
 
 
