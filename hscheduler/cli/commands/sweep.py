@@ -138,7 +138,7 @@ def _resume(args: argparse.Namespace) -> int:
 def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wanted) -> int:
     """Run a sweep on this host to its end; show it as the flags say."""
     policy = here.policy
-    if not args.quiet:
+    if not args.quiet and not _is_shown_as_table(args):
         say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
     with ExitStack() as stack:
         view, server, screen = view_of(here, policy), None, stack.enter_context(ExitStack())
@@ -261,9 +261,13 @@ def _line_viewers(args: argparse.Namespace) -> Viewers:
     return Viewers(say, (lambda line: None) if args.quiet else say)
 
 
+def _is_shown_as_table(args: argparse.Namespace) -> bool:
+    return not args.quiet and not args.plain and sys.stdout.isatty()
+
+
 def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
     """Return viewers for standard output: a live table on a terminal, else lines."""
-    if args.quiet or args.plain or not sys.stdout.isatty():
+    if not _is_shown_as_table(args):
         return _line_viewers(args)
     screen = Screen(sys.stdout, lambda width, height: lines_of(view.look(), width, height))
     stack.callback(screen.close)
