@@ -638,10 +638,9 @@ class LiveScheduler:
         if self._fleet.is_closed:
             raise RuntimeError("H-scheduler has ended")
 
-    def was_stuck_since(self, at_s: float | None) -> bool:
+    def was_stuck_since(self, at_s: float) -> bool:
         """Return whether the record could not be written at some time after ``at_s``, seconds since the start."""
-        stuck_s = -1.0 if self._recorder is None else self._recorder.stuck_s
-        return stuck_s >= (at_s or 0.0)
+        return self._recorder is not None and self._recorder.stuck_s >= at_s
 
     def check_room(self) -> None:
         """Raise ResourceError while no job can be accepted because the record cannot be written."""

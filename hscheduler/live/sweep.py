@@ -149,22 +149,26 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take, record) as scheduler:
-            self.scheduler = scheduler
-            try:
-                if self._name not in scheduler.registry.sweeps:
-                    scheduler.open_sweep(opened_of(self.spec, self._name))
-                    scheduler.settle(SETTLE_TIMEOUT_S)
-                self.feed(scheduler)
-                scheduler.check()
-                if record is not None:
+        scheduler = LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take, record)
+        self.scheduler = scheduler
+        is_interrupted = False
+        try:
+            if self._name not in scheduler.registry.sweeps:
+                scheduler.open_sweep(opened_of(self.spec, self._name))
+                scheduler.settle(SETTLE_TIMEOUT_S)
+            self.feed(scheduler)
+            scheduler.check()
+            if record is not None:
+                self._last = self.report()
+        except BaseException:
+            is_interrupted = record is not None
+            if is_interrupted:
+                with suppress(EpsError):
                     self._last = self.report()
-            except BaseException:
-                if record is not None:
-                    with suppress(EpsError):
-                        self._last = self.report()
-                    scheduler.close(leave=True, interrupt=True)
-                raise
+            raise
+        finally:
+            # Also if a second interrupt comes meanwhile: jobs that end here would end for good.
+            scheduler.close(leave=is_interrupted, interrupt=is_interrupted)
         return self.report()
 
     def look_at(self, record: SchedulerRecord) -> dict[str, Any]:
@@ -322,34 +326,37 @@ class Sweep:
             if is_too_long and not trial.is_cancelled:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif self._waits_for_space(trial, scheduler):
             return
-        elif self._is_to_retry(trial, scheduler):
-            self._try(trial, scheduler)
+        self._note_space(trial, scheduler)
+        if self._is_to_retry(trial, scheduler):
+            if scheduler.now_s() >= trial.again_at_s:
+                self._try(trial, scheduler)
         else:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             value = submission.stopped_with if killed else submission.loss
             self._source.tell(trial.job_id, value, killed, submission.rungs)
 
-    def _waits_for_space(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
-        """Return whether a trial that failed because the disk was full waits before it is tried again."""
-        now_s, last = scheduler.now_s(), trial.attempts[-1]
-        if trial.without_space < MOST_WITHOUT_SPACE and trial.last_without_space != last.job_id:
-            record = scheduler.registry.timeline.trials.get(last.job_id)
-            began_s = None if record is None else record.arrived_s
-            if lacked_space(last) or (last.phase is Phase.FAILED and scheduler.was_stuck_since(began_s)):
-                trial.last_without_space = last.job_id
-                trial.again_at_s = now_s + SPACE_PAUSE_S * 2**trial.without_space
-                trial.without_space += 1
-        return now_s < trial.again_at_s
-
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         last = trial.attempts[-1]
         if self._name in scheduler.registry.closed:
             return False
+        if trial.last_without_space == last.job_id:
+            return True
         counted = len(trial.attempts) - trial.without_space
-        return trial.last_without_space == last.job_id or (counted <= self.spec.sweep.retries and is_retryable(last))
+        return counted <= self.spec.sweep.retries and is_retryable(last)
+
+    def _note_space(self, trial: _Trial, scheduler: LiveScheduler) -> None:
+        """Note whether the latest attempt of a trial failed because the disk was full."""
+        last = trial.attempts[-1]
+        if trial.without_space >= MOST_WITHOUT_SPACE or trial.last_without_space == last.job_id:
+            return
+        record = scheduler.registry.timeline.trials.get(last.job_id)
+        was_stuck = record is not None and scheduler.was_stuck_since(record.arrived_s)
+        if lacked_space(last) or (was_stuck and is_retryable(last)):
+            trial.last_without_space = last.job_id
+            trial.again_at_s = scheduler.now_s() + SPACE_PAUSE_S * 2**trial.without_space
+            trial.without_space += 1
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:
