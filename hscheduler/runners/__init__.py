@@ -5,6 +5,7 @@ Commands and ``hscheduler.sweep`` choose a runner.  Output, reports and results 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -38,6 +39,8 @@ from hscheduler.runners.report_writer import ReportWriter
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.recorded_sweep import RecordedSweep, SweepState
 from hscheduler.spec import Spec
+
+logger = logging.getLogger(__name__)
 
 #: Name in messages before the sweep has an id.
 _NAME = "the sweep"
@@ -211,8 +214,13 @@ class Here:
         view.take(now_s, event, commands, self.sweep.state)
 
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        for viewer in self.viewers:
-            viewer(now_s, event, commands)
+        for viewer in list(self.viewers):
+            try:
+                viewer(now_s, event, commands)
+            except Exception as error:
+                # For example a closed pipe on standard output: the report is written all the same.
+                logger.warning("events are not shown any more: %s: %s", type(error).__name__, error)
+                self.viewers.remove(viewer)
 
 
 class ResumedHere(Here):
