@@ -46,7 +46,7 @@ SIGNATURES = {
     "eps.JobSpec.from_dict": "values",
     "hscheduler.sweep": (
         "spec, *, policy='elastic', trials=None, seed=None, study=None, on_event=None, quiet=True, report=None, "
-        "page=None"
+        "page=None, name=None"
     ),
     "hscheduler.SweepReport.write_page": "path",
     "hscheduler.HTrials": (
