@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError, ResourceError
+from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 from eps.system.metrics_text import CONTENT_TYPE
-from eps.system.text_server import Action, Pages, Text, TextServer
-from eps.system.web import as_json, asset, document
+from eps.system.text_server import LocalServer, Pages, Text
+from eps.system.web import Farewell, as_json, asset, document
 from hscheduler.page.content import content
 from hscheduler.page.logs import tails
 
 Reports = Mapping[str, Mapping[str, Any]]
 
-#: Seconds for which the server waits until an open page, which polls every second, has seen the end.
-FAREWELL_S = 3.0
 #: Seconds for which a report is cached.
 KEPT_S = 1.0
 #: Why a trial or a sweep that a reader of the page stopped has ended.
@@ -109,9 +107,7 @@ class LiveReports:
     def __init__(self, look: Callable[[], Reports] = dict, metrics: Callable[[], str] | None = None) -> None:
         #: Held while a report is made; concurrent requests share it.
         self._making = threading.Lock()
-        #: When an open page last polled, on the monotonic clock.
-        self._watched_s = -math.inf
-        self._end_seen = threading.Event()
+        self._farewell = Farewell()
         #: The function that makes reports, whether the sweep still runs, and what may be stopped.
         self._shown: tuple[Callable[[], Reports], bool, Stops | None] = look, True, None
         #: The cached data: the function that made its reports, the time on the monotonic clock, the reports, as JSON.
@@ -125,10 +121,9 @@ class LiveReports:
         self._shown = look, live, stops
 
     def end(self, reports: Reports) -> None:
-        """Serve the final reports; wait up to :data:`FAREWELL_S` for an open page to fetch them."""
+        """Serve the final reports; wait a little until an open page has fetched them."""
         self.show(lambda: reports, live=False)
-        if time.monotonic() - self._watched_s < FAREWELL_S:
-            self._end_seen.wait(FAREWELL_S)
+        self._farewell.wait()
 
     def stop(self, wanted: Mapping[str, str]) -> Text:
         """Stop what a request names: ``trial`` with its id, or ``sweep``; return what was done.
@@ -163,55 +158,30 @@ class LiveReports:
     def _page(self) -> Text:
         # Also before the sweep begins: the page polls for its reports.
         reports, _, live, stops = self._latest()
-        return Text("text/html; charset=utf-8", page(reports, live=live, stops=stops), lambda: self._is_seen(live))
+        return Text(
+            "text/html; charset=utf-8", page(reports, live=live, stops=stops), lambda: self._farewell.note(live)
+        )
 
     def _news(self) -> Text:
         _, data, live, _ = self._latest()
-
-        def sent() -> None:
-            self._watched_s = time.monotonic()
-            self._is_seen(live)
-
-        return Text("application/json", data, sent)
-
-    def _is_seen(self, live: bool) -> None:
-        if not live:
-            self._end_seen.set()
+        return Text("application/json", data, lambda: self._farewell.note(live, is_poll=True))
 
 
-class PageServer(TextServer):
-    """Serves the page of a sweep on this host's loopback interface.
+class PageServer(LocalServer):
+    """Serves the page of a sweep.
 
     Parameters
     ----------
     port : int
-        0 picks a free port.
+        As of :class:`LocalServer`, whose errors it raises.
     metrics : callable, optional
         As for :class:`LiveReports`.
-
-    Raises
-    ------
-    ConfigError
-        The number is not a port.
-    ResourceError
-        The port is in use.
     """
 
     def __init__(self, port: int, metrics: Callable[[], str] | None = None) -> None:
-        if not 0 <= port < 1 << 16:
-            raise ConfigError(f"web is {port}, but must be a port, or 0 for a free one")
         self._live = LiveReports(metrics=metrics)
-        actions: Mapping[str, Action] = {"/stop": self._live.stop}
-        try:
-            super().__init__("127.0.0.1", port, self._live.pages, actions)
-        except OSError as error:
-            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}; try 0") from None
+        super().__init__(port, self._live.pages, {"/stop": self._live.stop})
         self.show, self.end = self._live.show, self._live.end
-
-    @property
-    def address(self) -> str:
-        """URL of the page."""
-        return f"http://127.0.0.1:{self.port}/"
 
     @property
     def link(self) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from eps.cli import main as eps_main
 from eps.errors import ConfigError, DeadlineError
+from eps.job.page import JobPageServer
 from hscheduler import cli
 from hscheduler.live.points import GivenPoints
 from hscheduler.page import PageServer, Stops, page
@@ -614,3 +616,44 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
         looked.set()
         runs.join(TIMEOUT_S)
     assert ends == [0]
+
+
+@pytest.mark.usefixtures("home", "no_leftovers")
+def test_one_job_has_a_page_in_the_same_design(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: SimpleQueue[JobPageServer] = SimpleQueue()
+
+    class Server(JobPageServer):
+        def __init__(self, port: int) -> None:
+            super().__init__(port)
+            served.put(self)
+
+    monkeypatch.setattr("eps.cli.commands.run.JobPageServer", Server)
+    words = "run --model softmax --data sklearn:digits --test 0.2 --workers 1 --servers 1 --iterations 200"
+    codes: list[int] = []
+    runs = threading.Thread(
+        target=lambda: codes.append(eps_main([*words.split(), "--at", "50:add-workers=1", "--quiet", "--web", "0"]))
+    )
+    runs.start()
+    try:
+        server = served.get(timeout=TIMEOUT_S)
+        browser.open(server.address)
+        # Until the job has a status, the page reloads itself.
+        browser.wait_until("typeof DATA !== 'undefined' && DATA.curves.loss?.length > 0")
+        browser.wait_until("!DATA.live")
+        assert text_of(browser, "#state") == "finished"
+        assert "200 of 200" in text_of(browser, "#figures") and "test accuracy" in text_of(browser, "#figures")
+        assert browser.value("DATA.sizes.map(([, w, s]) => [w, s])") == [[1, 1], [2, 1]]
+        assert drawn(browser, "#curve", "plot") > 500 and drawn(browser, "#sizes", "plot") > 500
+        browser.value("{ const s = document.querySelector('#of'); s.value = 'accuracy'; s.onchange(); }")
+        assert "add-workers=1" in text_of(browser, "#changes")
+        assert fits_its_window(browser) and browser.value(CONTRAST)[0] >= 4.5
+        here = {address.removeprefix(server.address) for address in browser.requested}
+        assert here == {"", "page.json"}
+    finally:
+        runs.join(TIMEOUT_S)
+    assert codes == [0]
+    # The browser's message on the answers before the start.
+    assert all("503" in error for error in browser.errors)
+    browser.errors.clear()
