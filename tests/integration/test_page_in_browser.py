@@ -623,11 +623,17 @@ def test_one_job_has_a_page_in_the_same_design(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: SimpleQueue[JobPageServer] = SimpleQueue()
+    looked = threading.Event()
 
     class Server(JobPageServer):
         def __init__(self, port: int) -> None:
             super().__init__(port)
             served.put(self)
+
+        # The browser sees the job run, however fast that is over.
+        def take(self, status: Any, history: Any = ()) -> None:
+            super().take(status, history)
+            assert not history or looked.wait(TIMEOUT_S)
 
     monkeypatch.setattr("eps.cli.commands.run.JobPageServer", Server)
     words = "run --model softmax --data sklearn:digits --test 0.2 --workers 1 --servers 1 --iterations 200"
@@ -640,7 +646,8 @@ def test_one_job_has_a_page_in_the_same_design(
         server = served.get(timeout=TIMEOUT_S)
         browser.open(server.address)
         # Until the job has a status, the page reloads itself.
-        browser.wait_until("typeof DATA !== 'undefined' && DATA.curves.loss?.length > 0")
+        browser.wait_until("typeof DATA !== 'undefined' && DATA.live && DATA.curves.loss?.length > 0")
+        looked.set()
         browser.wait_until("!DATA.live")
         assert text_of(browser, "#state") == "finished"
         assert "200 of 200" in text_of(browser, "#figures") and "test accuracy" in text_of(browser, "#figures")
@@ -652,6 +659,7 @@ def test_one_job_has_a_page_in_the_same_design(
         here = {address.removeprefix(server.address) for address in browser.requested}
         assert here == {"", "page.json"}
     finally:
+        looked.set()
         runs.join(TIMEOUT_S)
     assert codes == [0]
     # The browser's message on the answers before the start.
