@@ -46,6 +46,7 @@ def sweep(
     spec: str | Path | Mapping[str, Any] | Spec,
     *,
     policy: str = "elastic",
+    stop: str | None = None,
     trials: int | None = None,
     seed: int | None = None,
     study: Any = None,
@@ -64,6 +65,8 @@ def sweep(
     spec : path, mapping or Spec
         The path of a sweep's file, its tables (``cluster``, ``sweep``, ``space``, ``job``), or a parsed file.
     policy : str
+    stop : str, optional
+        Stopping rule, as ``asha``; replaces the file's.
     trials, seed : int, optional
         Replace the values of the file.
     study : optuna.Study, optional
@@ -103,7 +106,7 @@ def sweep(
         )
         print(found.best_point)
     """
-    read = with_flags(_spec_of(spec), trials=trials, seed=seed)
+    read = with_flags(_spec_of(spec), trials=trials, seed=seed, stop=stop)
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but must be a single policy")

@@ -32,18 +32,22 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 from eps.errors import ConfigError
+from eps.ml.metrics import MAXIMIZED, MINIMIZED
 from eps.spec.file import located, named
 from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean, one_of
+from hscheduler.core import events as e
 from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
@@ -57,10 +61,17 @@ MOST_TRIALS = 1_000_000
 #: Splits of a trial by default: for each container of the cluster, so that its work is even at most sizes; at most.
 SPLITS_OF_A_CONTAINER, MOST_DEFAULT_SPLITS = 3, 192
 ALGORITHMS = ("tpe", "random", "optuna")
+#: Algorithms that learn from results.
+LEARNING = ("tpe", "optuna")
+#: Random points among the sampled ones.
+_NUM_RANDOM = 10
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
-#: Metrics that are minimized unless the file sets ``direction``.
-LOSSES = ("loss", "test_loss", "rmse", "mae")
+#: Which values of the known metrics are better.
+_DIRECTIONS = {
+    **dict.fromkeys(MINIMIZED, Direction.MINIMIZE),
+    **dict.fromkeys(MAXIMIZED, Direction.MAXIMIZE),
+}
 #: Settings of a job that take whole numbers.  Two of them are text, because they take other values as well.
 _WHOLE = {name for name, setting in SETTINGS.items() if type(setting.default) is int} | {"batch_size", "hidden"}
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -82,21 +93,22 @@ def memory_mb(text: str, name: str = "memory") -> int:
 
 
 def direction_of(direction: str, metric: str) -> Direction:
-    """Return which values of a metric are better.  An empty direction means minimize, for a loss only.
+    """Return which values of a metric are better; an empty direction means that of a metric that EPS knows.
 
     Raises
     ------
     ConfigError
-        The direction is unknown; or it is empty, and the metric is not a loss.
+        The direction is unknown; or it is empty, and the metric is unknown.
     """
-    if not direction and metric not in LOSSES:
+    if not direction and metric not in _DIRECTIONS:
+        hint = did_you_mean(metric, tuple(_DIRECTIONS))
         raise ConfigError(
-            f"metric is {metric!r}, and only {', '.join(LOSSES)} have a default direction: "
-            f"set direction to one of {', '.join(Direction)}"
+            f"metric is {metric!r}, and only {', '.join(_DIRECTIONS)} have a default direction: "
+            f"set direction to one of {', '.join(Direction)}{hint}"
         )
     if direction and direction not in tuple(Direction):
         raise ConfigError(f"direction is {direction!r}, but must be {one_of(direction, Direction)}")
-    return Direction(direction or Direction.MINIMIZE)
+    return Direction(direction or _DIRECTIONS[metric])
 
 
 def _check_count(name: str, value: int, least: int, most: int) -> None:
@@ -182,11 +194,13 @@ class SweepSpec:
     seed: int = 0
     #: Most points tried at once; 0 sets no limit.
     parallelism: int = 0
-    #: ``burst`` (all at once), or ``poisson:4s``: exponential gaps with a mean of 4 s.
-    arrival: str = "burst"
-    #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``rmse``, ... on the test data.
+    #: Empty: a trial arrives, and its point is drawn, when it can start.  For experiments: ``burst`` (all at once), or
+    #: ``poisson:4s`` (exponential gaps with a mean of 4 s).
+    arrival: str = ""
+    #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``auc``, ``rmse``, ... on the test data.
     metric: str = "loss"
-    #: ``minimize`` or ``maximize``; default: ``minimize`` for a loss, required for other metrics.
+    #: ``minimize`` or ``maximize``; default: ``maximize`` for ``accuracy``, ``f1``, ``auc``, ``r2``, ``precision`` and
+    #: ``recall``, ``minimize`` for ``loss``, ``test_loss``, ``rmse`` and ``mae``; required for other metrics.
     direction: str = ""
     #: Test data that no trial sees: the best trial's model is evaluated on it once, after the sweep.
     final_test: str = ""
@@ -196,6 +210,8 @@ class SweepSpec:
     threshold: int = 0
     #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
     stop: str = ""
+    #: End a trial whose training loss grows by orders of magnitude: a thousand times its first value, and growing.
+    stop_diverged: bool = True
     #: ``sha`` and ``asha``: of the trials at a rung, one in ``eta`` goes on.
     eta: int = 3
     #: The first rung, at which ``median``, ``sha`` and ``asha`` judge a trial; 0: ``feedback_iteration``.
@@ -234,12 +250,12 @@ class SweepSpec:
         return Stopping(self.stop, self.eta, self.grace_iterations or self.feedback_iteration, self.max_iterations)
 
     def mean_gap_s(self) -> float:
-        """Return the mean seconds between two arrivals; 0.0 if all arrive at once."""
-        if self.arrival == "burst":
+        """Return the mean seconds between two arrivals; 0.0 if all arrive at once, or each when it can start."""
+        if self.arrival in ("", "burst"):
             return 0.0
         found = re.fullmatch(r"poisson:(\d+(\.\d+)?)s?", self.arrival)
         if found is None or float(found[1]) <= 0:
-            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst or poisson:Ns, with N > 0")
+            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst or poisson:Ns, with N > 0, or left out")
         return float(found[1])
 
 
@@ -286,6 +302,10 @@ class Dimension:
             raise ConfigError(f"space.{name}: loguniform starts at {arguments[0]}, but must start above 0")
         elif kind == "quniform" and arguments[2] <= 0:
             raise ConfigError(f"space.{name}: the step of quniform is {arguments[2]}, but must be above 0")
+        elif kind == "quniform" and not _multiples(arguments):
+            raise ConfigError(
+                f"space.{name}: quniform is {arguments!r}, but no multiple of the step is between the bounds"
+            )
         elif kind == "randint" and not all(float(a).is_integer() for a in arguments):
             raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
         return cls(name, kind, tuple(arguments))
@@ -306,6 +326,19 @@ class Dimension:
                 return [int(a[0]), int(a[1]) - 1]
             case _:
                 return [float(bound) for bound in a]
+
+    def size(self) -> float:
+        """Return how many values it has; infinity for a continuous one."""
+        a = self.arguments
+        match self.kind:
+            case "choice":
+                return len({repr(each) for each in a})
+            case "quniform":
+                return _multiples(a)
+            case "randint":
+                return int(a[1]) - int(a[0])
+            case _:
+                return math.inf
 
     def draw(self, random: Random) -> Any:
         """Return a random value."""
@@ -467,6 +500,45 @@ class Spec:
         while True:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
+    def num_points(self) -> float:
+        """Return how many points the space has; infinity if one of its settings is continuous."""
+        return math.prod(dimension.size() for dimension in self.space)
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Yield the first corner of the space, the corners that differ from it in one setting, and random points."""
+        corners = {each.name: each.corners() for each in self.space}
+        first = {name: values[0] for name, values in corners.items()}
+        yield first
+        for name, values in corners.items():
+            for value in values[1:]:
+                yield {**first, name: value}
+        if self.space:
+            yield from islice(self.points(), _NUM_RANDOM)
+
+    def opened(self, name: str) -> e.SweepOpened:
+        """Return the event that opens the sweep."""
+        sweep = self.sweep
+        return e.SweepOpened(
+            name,
+            Direction(sweep.direction),
+            sweep.threshold or None,
+            sweep.metric,
+            sweep.feedback_iteration,
+            sweep.stopping(),
+            sweep.trials,
+            None if sweep.arrival else self.coming(name),
+            sweep.parallelism,
+            sweep.stop_diverged,
+        )
+
+    def coming(self, name: str) -> JobRequest | None:
+        """Return what the next trial of a sweep will request, at least; None if no sampled point works."""
+        found = []
+        for point in self.samples():
+            with suppress(ConfigError):
+                found.append(self.request(f"the next trial of {name}", name, point))
+        return min(found, key=lambda request: request.workers + request.servers, default=None)
+
     def request(self, job_id: str, sweep: str, point: Mapping[str, Any] | None = None) -> JobRequest:
         """Return the request of a point's job to the scheduler.
 
@@ -544,6 +616,14 @@ def _check_whole(dimension: Dimension) -> None:
             f"space.{name}: {kind} draws fractions, but {name} is a whole number: use "
             f"randint = [{low}, {high + 1}] (without {high + 1}) or quniform = [{low}, {high}, 1]"
         )
+
+
+def _multiples(arguments: Sequence[Any]) -> int:
+    """Return how many multiples of the step are between the bounds of a ``quniform``."""
+    low, high, step = arguments
+    # 0.3 / 0.1 is a little below 3.
+    most, least = math.floor(round(high / step, 9)), math.ceil(round(low / step, 9))
+    return int(max(0, most - least + 1))
 
 
 def _is_number(value: object) -> bool:

@@ -348,7 +348,7 @@ class Submitter:
                 self._scheduler.deliver(submission, request)
             return submission.report
         why, job_id = submission.why or "no reason given", submission.job_id
-        if submission.is_stopped and submission.stopped_with is not None:
+        if submission.is_stopped and submission.stopped_with is not None and not submission.has_diverged:
             raise StoppedEarlyError(f"job {job_id} was stopped early: {why}", submission.stopped_with)
         raise TrainingError(f"job {job_id} {submission.phase or 'was lost'}: {why}")
 

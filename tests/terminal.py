@@ -58,15 +58,18 @@ class Terminal:
             except OSError:
                 return
             text += part.decode()
-            whole, text = re.fullmatch(r"(.*?)(\x1b(?:\[\d*)?)?", text, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+            whole, text = re.fullmatch(r"(.*?)(\x1b(?:\[[\d;]*)?)?", text, re.DOTALL).groups(default="")  # type: ignore[union-attr]
             with self._seen:
-                for token in re.findall(r"\x1b\[(?:\d*)[A-Z]|[^\x1b]", whole):
+                for token in re.findall(r"\x1b\[[\d;]*[A-Za-z]|[^\x1b]", whole):
                     self._take(token)
                 self._seen.notify_all()
 
     def _take(self, token: str) -> None:
         if token.startswith("\x1b"):
             self.sequences.add(token[-1])
+        if token.endswith("m") and token.startswith("\x1b"):
+            # A colour.
+            return
         if token == "\r":
             self._column = 0
         elif token == "\n":

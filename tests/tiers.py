@@ -49,20 +49,23 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/integration/test_yarn_in_trouble.py",), 4),
     (("tests/integration/test_resume.py",), 8),
     (("tests/integration/test_service.py",), 6),
-    (("tests/integration/test_exactness.py::test_a9a",), 2),
-    (("tests/integration/test_exactness.py::test_dnn",), 1),
+    (("tests/integration/test_exactness.py::test_a9a", "tests/integration/test_exactness.py::test_dnn"), 2),
     (("tests/integration/test_exactness.py::test_stale",), 2),
     (
         (
             "tests/integration/test_exactness.py::test_topics_with_ten",
             "tests/integration/test_exactness.py::test_ratings_with_ten",
             "tests/integration/test_exactness.py::test_small_batches_with_ten",
+            "tests/integration/test_exactness.py::test_sparse_text_with_ten",
         ),
         1,
     ),
     (("tests/hscheduler/test_killed_scheduler.py::test_a_scheduler_may_crash_at_every_step",), 1),
     (("tests/integration/test_kill_in_plans.py::test_a_kill_before_moved_partitions",), 2),
     (("tests/integration/test_data_plane.py::test_without_exact_bits",), 2),
+    (("tests/integration/test_stopping_rules.py::test_a_trial_that_was_paused",), 1),
+    (("tests/integration/test_sweep_of_containers.py::test_trials_of_one_container",), 1),
+    (("tests/integration/test_evictions.py::test_the_scheduler_replaces",), 1),
     (
         (
             "tests/integration/test_chaos.py::test_unreachable_members",

@@ -400,8 +400,9 @@ def pause_and_slowdown(
     pause_s : float
         How much longer an interval between two completed iterations that overlaps the plan's life took than usual, at
         most; at least 0.  Usual is the median of the twenty intervals before the plan; from ``commit_clock`` on that of
-        the twenty after it.  If there are none on one side, the other one decides.  Of the interval in which the plan
-        began, only the part after that counts: earlier delays, such as an outage of the cluster, have other causes.
+        the twenty after it, or of those before if there are none.  In the first iterations of a job there are none
+        before: then those of the plan until ``commit_clock`` are usual.  Of the interval in which the plan began, only
+        the part after that counts: earlier delays, such as an outage of the cluster, have other causes.
     slowdown_s : float
         The sum of all such excesses, positive and negative; at least 0.
     """
@@ -413,7 +414,8 @@ def pause_and_slowdown(
         return 0.0, 0.0
     before = sorted(b - a for a, b in pairwise(completed_s[max(0, first - USUAL_CLOCKS) : first + 1]))
     after = sorted(b - a for a, b in pairwise(completed_s[stop - 1 : stop + USUAL_CLOCKS]))
-    old_s, new_s = (found[len(found) // 2] if found else 0.0 for found in (before or after, after or before))
+    own = sorted(b - a for clock, (a, b) in during if commit_clock is None or clock < commit_clock)
+    old_s, new_s = (found[len(found) // 2] if found else 0.0 for found in (before or own, after or before or own))
     excess = [
         min(b - a - (old_s if commit_clock is None or clock < commit_clock else new_s), b - begin_s)
         for clock, (a, b) in during

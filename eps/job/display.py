@@ -149,9 +149,16 @@ def waits_text(change: Mapping[str, Any]) -> str:
 
 
 class ChangeNews:
-    """Turns repeated statuses into lines, each fact once."""
+    """Turns repeated statuses into lines, each fact once.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    with_phases : bool
+        Also tell the phases of changes, not only their outcome.
+    """
+
+    def __init__(self, *, with_phases: bool = False) -> None:
+        self._with_phases = with_phases
         self._told: dict[int, set[str]] = {}
         self._troubles: dict[str, str] = {}
         self._back: set[str] = set()
@@ -195,7 +202,7 @@ class ChangeNews:
         ]
 
     def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Return a line for each change with new phases."""
+        """Return a line for each change that waits long or is over; with phases also if it has new ones."""
         lines = []
         for change in changes:
             told = self._told.setdefault(int(change["plan_id"]), set())
@@ -205,11 +212,11 @@ class ChangeNews:
             if waits_for and waits_for not in told and not fresh:
                 told.add(waits_for)
                 lines.append(f"{change_title(change)}: {waits_for}")
-            if fresh:
-                text = f"{change_title(change)}: {', '.join(fresh)}"
-                if change["phase"] in ("released", "aborted"):
-                    text += f" | {change_outcome(change)}"
-                lines.append(text)
+            is_over = change["phase"] in ("released", "aborted")
+            if fresh and (self._with_phases or is_over):
+                told_of = [", ".join(fresh)] if self._with_phases else []
+                told_of += [change_outcome(change)] if is_over else []
+                lines.append(f"{change_title(change)}: {' | '.join(told_of)}")
         return lines
 
 
@@ -395,12 +402,14 @@ def plain_line(status: Status) -> str:
 
 
 class TerminalDisplay:
-    """A progress line that is redrawn, with a line above it for each step of a change."""
+    """A progress line that is redrawn, with lines about changes above it."""
 
-    def __init__(self, stream: TextIO, columns: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, stream: TextIO, news: ChangeNews | None = None, columns: Callable[[], int] | None = None
+    ) -> None:
         self._stream = stream
         self._columns = columns or (lambda: shutil.get_terminal_size().columns)
-        self._news = ChangeNews()
+        self._news = news or ChangeNews()
         self._drawn = False
 
     def show(self, status: Status) -> None:
@@ -422,15 +431,19 @@ class TerminalDisplay:
 
 
 class PlainDisplay:
-    """A line a second while the job advances, and one for each step of a change."""
+    """A line a second while the job advances, and lines about changes."""
 
     def __init__(
-        self, stream: TextIO, interval_s: float = PLAIN_INTERVAL_S, now_s: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO,
+        news: ChangeNews | None = None,
+        interval_s: float = PLAIN_INTERVAL_S,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
         self._interval_s = interval_s
         self._now_s = now_s
-        self._news = ChangeNews()
+        self._news = news or ChangeNews()
         self._last_s = -math.inf
         self._last = ""
 

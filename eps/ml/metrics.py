@@ -1,8 +1,8 @@
 """Model quality: sums that add up over shards, and metrics of a whole set of scores.
 
 Evaluation in an iteration runs where the data is: every worker sums up its shards, and the job master adds the sums in
-split order.  So the figures do not depend on who held which split.  The area under the ROC curve does not add up; it is
-computed from all scores at the end.
+split order.  So the figures do not depend on who held which split.  The area under the ROC curve does not add up: in an
+iteration it is computed from counts of binned scores, which add up, and at the end from all scores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from eps.ml.arrays import BoolArray, Float32Array, Float64Array, Matrix, Targets
 from eps.ml.models.base import Model, Params, Task, predicted
 
 _SCALARS = 5
+#: Bins of the scores of a binary model.  A bin is about a fifth as wide as its score is large, so the area under the
+#: curve is off by less than 0.003 for scores from 0.01 to 300.
+SCORE_BINS = 128
+#: Metrics that are approximate in an iteration, and exact at the end of a job.
+APPROXIMATE = ("auc",)
+#: Metrics of which less, or more, is better.
+MINIMIZED = ("loss", "test_loss", "rmse", "mae")
+MAXIMIZED = ("accuracy", "f1", "auc", "r2", "precision", "recall")
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,12 @@ class EvalSums:
     tp: tuple[int, ...] = ()
     fp: tuple[int, ...] = ()
     fn: tuple[int, ...] = ()
+    #: Positive and negative rows of each bin of the scores, in ascending order; empty unless the task is binary.
+    positive: tuple[int, ...] = ()
+    negative: tuple[int, ...] = ()
+    #: Sums of the labels and of their squares; 0 for classification.
+    label_sum: float = 0.0
+    label_square_sum: float = 0.0
 
     @classmethod
     def of(cls, model: Model, params: Params, X: Matrix, y: Targets) -> EvalSums:
@@ -56,7 +70,8 @@ class EvalSums:
     def zero(cls, task: Task, num_outputs: int) -> EvalSums:
         """Return the sums of no rows."""
         none = () if task == "regression" else (0,) * num_outputs
-        return cls(task, 0, 0.0, 0, 0.0, 0.0, none, none, none)
+        bins = (0,) * SCORE_BINS if task == "binary" else ()
+        return cls(task, 0, 0.0, 0, 0.0, 0.0, none, none, none, bins, bins)
 
     @classmethod
     def from_scores(
@@ -65,13 +80,18 @@ class EvalSums:
         """Return the sums for targets and scores, which are those of :meth:`Model.decision`."""
         if task == "regression":
             errors = scores.astype(np.float64) - y
-            return cls(task, len(y), loss_sum, 0, float(np.square(errors).sum()), float(np.abs(errors).sum()))
+            labels = y.astype(np.float64)
+            return cls(
+                task, len(y), loss_sum, 0, float(np.square(errors).sum()), float(np.abs(errors).sum()),
+                label_sum=float(labels.sum()), label_square_sum=float(np.square(labels).sum()),
+            )  # fmt: skip
         guess = predicted(task, scores)
         hit = guess == y
         tp = np.bincount(y[hit], minlength=num_outputs)
         counts = (tp, np.bincount(guess, minlength=num_outputs) - tp, np.bincount(y, minlength=num_outputs) - tp)
         tp_, fp, fn = (tuple(int(count) for count in each) for each in counts)
-        return cls(task, len(y), loss_sum, int(hit.sum()), 0.0, 0.0, tp_, fp, fn)
+        positive, negative = _binned(scores, y == 1) if task == "binary" else ((), ())
+        return cls(task, len(y), loss_sum, int(hit.sum()), 0.0, 0.0, tp_, fp, fn, positive, negative)
 
     def plus(self, other: EvalSums) -> EvalSums:
         """Return the sums over both shards."""
@@ -85,16 +105,24 @@ class EvalSums:
             _added(self.tp, other.tp),
             _added(self.fp, other.fp),
             _added(self.fn, other.fn),
+            _added(self.positive, other.positive),
+            _added(self.negative, other.negative),
+            self.label_sum + other.label_sum,
+            self.label_square_sum + other.label_square_sum,
         )
 
     def to_vector(self) -> tuple[float, ...]:
         """Return the sums as numbers that add up element by element; counts are exact below 2^53."""
         scalars = (self.n, self.loss_sum, self.correct, self.squared_error_sum, self.absolute_error_sum)
-        return tuple(float(value) for value in (*scalars, *self.tp, *self.fp, *self.fn))
+        labels = (self.label_sum, self.label_square_sum) if self.task == "regression" else ()
+        counts = (*self.tp, *self.fp, *self.fn, *self.positive, *self.negative)
+        return tuple(float(value) for value in (*scalars, *labels, *counts))
 
     @classmethod
     def from_vector(cls, model: Model, values: Sequence[float]) -> EvalSums:
         """Return the sums from the values of :meth:`to_vector`, for the same model.
+
+        Values that earlier versions of EPS logged have neither bins nor sums of labels.
 
         Raises
         ------
@@ -103,20 +131,30 @@ class EvalSums:
         """
         task = model.task_for(model.chosen)
         k = 0 if task == "regression" else model.num_outputs
-        if len(values) != _SCALARS + 3 * k:
-            raise ProtocolError(f"{len(values)} evaluation sums given, but {_SCALARS + 3 * k} were expected")
+        least = _SCALARS + 3 * k
+        most = least + {"regression": 2, "binary": 2 * SCORE_BINS}.get(task, 0)
+        if len(values) not in (least, most):
+            raise ProtocolError(f"{len(values)} evaluation sums given, but {most} were expected")
         n, loss_sum, correct, squared, absolute = values[:_SCALARS]
+        if task == "regression":
+            labels = values[_SCALARS:] or (0.0, 0.0)
+            return cls(
+                task, int(n), loss_sum, 0, squared, absolute, label_sum=labels[0], label_square_sum=labels[1]
+            )  # fmt: skip
         counts = [int(value) for value in values[_SCALARS:]]
+        bins = counts[3 * k :]
         return cls(
             task, int(n), loss_sum, int(correct), squared, absolute,
-            tuple(counts[:k]), tuple(counts[k : 2 * k]), tuple(counts[2 * k :]),
+            tuple(counts[:k]), tuple(counts[k : 2 * k]), tuple(counts[2 * k : 3 * k]),
+            tuple(bins[: len(bins) // 2]), tuple(bins[len(bins) // 2 :]),
         )  # fmt: skip
 
     def summary(self) -> dict[str, float]:
         """Return the metrics by name; empty if there are no rows.
 
         Always ``loss`` (mean).  Classification: ``accuracy`` and ``f1``, of the positive class or as the mean over the
-        classes that occur; if binary, ``precision`` and ``recall``, too.  Regression: ``rmse`` and ``mae``.
+        classes that occur; if binary, ``precision``, ``recall`` and, from binned scores, ``auc``, too, the latter if
+        both classes occur.  Regression: ``rmse``, ``mae``, and ``r2`` unless all labels are equal.
         """
         if self.n == 0:
             return {}
@@ -124,6 +162,10 @@ class EvalSums:
         if self.task == "regression":
             found["rmse"] = math.sqrt(self.squared_error_sum / self.n)
             found["mae"] = self.absolute_error_sum / self.n
+            spread = self.label_square_sum - self.label_sum * self.label_sum / self.n
+            # A smaller one is a rounding error.
+            if spread > 1e-12 * self.label_square_sum:
+                found["r2"] = 1.0 - self.squared_error_sum / spread
             return found
         found["accuracy"] = self.correct / self.n
         if self.task == "binary":
@@ -131,6 +173,8 @@ class EvalSums:
             found["precision"] = tp / (tp + fp) if tp + fp else 0.0
             found["recall"] = tp / (tp + fn) if tp + fn else 0.0
             found["f1"] = 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
+            if any(self.positive) and any(self.negative):
+                found["auc"] = _area_of_bins(self.positive, self.negative)
             return found
         each = [
             2 * tp / (2 * tp + fp + fn) for tp, fp, fn in zip(self.tp, self.fp, self.fn, strict=True) if tp + fp + fn
@@ -142,8 +186,8 @@ class EvalSums:
 def summary_names(task: Task) -> tuple[str, ...]:
     """Return the metrics that :meth:`EvalSums.summary` can have; ``loss`` may be missing with a user's own model."""
     if task == "regression":
-        return ("loss", "rmse", "mae")
-    return ("loss", "accuracy", "precision", "recall", "f1") if task == "binary" else ("loss", "accuracy", "f1")
+        return ("loss", "rmse", "mae", "r2")
+    return ("loss", "accuracy", "precision", "recall", "f1", "auc") if task == "binary" else ("loss", "accuracy", "f1")
 
 
 def merged(parts: Iterable[tuple[int, EvalSums]]) -> EvalSums | None:
@@ -196,7 +240,26 @@ def primary_metric(task: Task) -> str:
 
 def higher_is_better(metric: str) -> bool:
     """Return whether larger values of the metric are better."""
-    return metric not in ("loss", "rmse", "mae")
+    return metric not in MINIMIZED
+
+
+def _binned(scores: Float32Array, positive: BoolArray) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many positive and negative rows have a score in each bin; NaN counts as 0."""
+    finite = np.clip(np.nan_to_num(scores.astype(np.float64), nan=0.0), -1e30, 1e30)
+    root = np.sqrt(np.abs(finite))
+    share = 0.5 + 0.5 * np.sign(finite) * root / (1.0 + root)
+    bins = np.minimum((share * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
+    counts = [np.bincount(bins[rows], minlength=SCORE_BINS) for rows in (positive, ~positive)]
+    return tuple(int(each) for each in counts[0]), tuple(int(each) for each in counts[1])
+
+
+def _area_of_bins(positive: Sequence[int], negative: Sequence[int]) -> float:
+    """Return the area under the ROC curve, with the scores of a bin counted as ties, each by half."""
+    area, below = 0.0, 0
+    for above, others in zip(positive, negative, strict=True):
+        area += above * (below + others / 2)
+        below += others
+    return area / (sum(positive) * below)
 
 
 def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -122,7 +122,7 @@ class JobSpec(Table, frozen=True):
         Literal["local", "docker", "yarn"], "local (processes), docker (containers of this machine) or yarn", "NAME"
     ] = "local"
     containers: Containers = Containers()
-    checkpoint_every: Annotated[str, "take a checkpoint every N iterations (10) or seconds (30s), or at these iterations (12,36,108)", "N|Ns|N,N"] = ""
+    checkpoint_every: Annotated[str, "take a checkpoint every N iterations, Ns seconds, or at N,N,...", "N|Ns"] = ""
     checkpoints: Checkpoints = Checkpoints()
     docker: Docker = Docker()
     yarn: Yarn = Yarn()

@@ -13,7 +13,7 @@ DIRECTORY_MODE = 0o700
 #: User id whose symbolic links are accepted besides the user's own.
 _ROOT = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-#: Folders of EPS_HOME: jobs, prepared data, H-scheduler's service, sweeps that are YARN applications.
+#: Folders of EPS_HOME: jobs, prepared data, H-scheduler's service, sweeps.
 _WITHIN = ("jobs", "cache", "hscheduler", "sweeps")
 
 

@@ -42,11 +42,12 @@ from eps.storage.jobdir import JobDir, JobLock, jobs_dir, readable
 from eps.storage.locations import RemotePath
 from eps.storage.record import End, Phase
 from eps.system import interrupt
-from eps.system.home import make_private
+from eps.system.home import DIRECTORY_MODE, make_private
 from hscheduler.application.staged_files import SERVICE_FILE, SWEEP, stage
 from hscheduler.reports.report import closed
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.service.sweeps import ALONE
 
 logger = logging.getLogger(__name__)
@@ -85,19 +86,28 @@ class ApplicationDir:
     path: Path
 
     @classmethod
-    def new_sweep(cls) -> ApplicationDir:
+    def new_sweep(cls, name: str = "") -> ApplicationDir:
         """Create the folder of a new sweep, with certificates.
+
+        Parameters
+        ----------
+        name : str
+            Its name on this machine; empty: a new id.
 
         Raises
         ------
         ConfigError
-            The package that makes certificates is missing.
+            A sweep has the name, or none can have it; or the package that makes certificates is missing.
         StorageError
             The folder cannot be created.
         """
-        found = cls(sweeps_dir() / secrets.token_hex(6))
+        place = RecordedSweep.named(name or secrets.token_hex(6))
+        found = cls(place.path)
         try:
-            make_private(found.path)
+            make_private(sweeps_dir())
+            found.path.mkdir(mode=DIRECTORY_MODE)
+        except FileExistsError:
+            raise ConfigError(f"name is {name!r}, but must be an unused name: {place.how_to_free()}") from None
         except OSError as error:
             raise StorageError(f"{found.path}: cannot be created: {error.strerror or error}") from error
         found.service.security(between_hosts=True)
@@ -107,6 +117,10 @@ class ApplicationDir:
     def sweep_id(self) -> str:
         """Id of the sweep on this machine."""
         return self.path.name
+
+    def changed_s(self) -> float:
+        """Return when the folder last changed, as Unix time in seconds."""
+        return self.job.changed_s()
 
     @property
     def service(self) -> ServiceDir:
@@ -175,7 +189,7 @@ class ApplicationDir:
 def submitted_sweeps() -> Iterator[ApplicationDir]:
     """Yield the sweeps submitted from this machine whose folder still exists, the last changed first."""
     found = [ApplicationDir(each.path) for each in list_sweeps() if each.job_json.exists()]
-    yield from sorted(found, key=lambda each: (-each.job.changed_s(), each.sweep_id))
+    yield from sorted(found, key=lambda each: (-each.changed_s(), each.sweep_id))
 
 
 def find_sweep(name: str) -> ApplicationDir:

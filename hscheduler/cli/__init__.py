@@ -20,7 +20,13 @@ real processes. By default they run on this host, and the nodes of the cluster a
 
 _SWEEP = """Run a sweep. The policy decides when trials start, grow, shrink and end. A terminal shows a
 live table of the trials. Without a terminal, or with --plain, every decision is printed with its
-reason. If a trial fails, its last log lines are printed. Ctrl-C ends all trials.
+reason. If a trial fails, its last log lines are printed.
+
+The sweep is recorded in EPS_HOME/sweeps/NAME from its start. Ctrl-C ends all trials. After that, a
+crash or a power failure, --resume NAME continues it with every result: trials that ran resume from
+their checkpoints (default: one every 30 s; see checkpoint_every), trials that ended are not trained
+again. --report is written every few seconds. If this command is killed with SIGKILL, jobs that run
+continue, and --resume takes control of them.
 
 With --on yarn the sweep is one YARN application. The scheduler is its application master, and all
 trials run in its containers. The page is the application's tracking URL; yarn application -kill
@@ -42,8 +48,10 @@ SPEC.toml has four sections. Relative paths start at its folder.
   cluster, at least 12, at most 192.
 """
 
-_SWEEPS = """List the sweeps submitted to YARN from this machine whose results are not fetched yet.
-`hscheduler sweep --resume SWEEP` follows one again, or fetches its results.
+_SWEEPS = """List the sweeps that ran on this host or were submitted to YARN from here, the last changed first:
+state, trials that are over of all, the best one, and their folder. `hscheduler sweep --resume SWEEP`
+continues one that was interrupted, or writes its report. `hscheduler results SWEEP` and `hscheduler
+page SWEEP` show one. --remove deletes the record of a sweep on this host.
 """
 
 _COMPARE = """Run a sweep under several policies, one after the other, with the same arrival times. Prints a
@@ -182,7 +190,7 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "--resume",
         metavar="SWEEP",
-        help="instead of SPEC.toml: follow a sweep on YARN again, or fetch its results; its id (hscheduler sweeps) or "
+        help="instead of SPEC.toml: continue a sweep, or write its report; its name (hscheduler sweeps) or, on YARN, "
         "that of its application",
     )
     for each in (sweep, compare, simulate):
@@ -207,10 +215,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sweep.add_argument("--plain", action="store_true", help="print lines instead of a table, also on a terminal")
     _add_exports(sweep)
-    sweeps = commands.add_parser(
-        "sweeps", help="list the sweeps that were submitted to YARN", description=_SWEEPS, formatter_class=raw
+    sweeps = commands.add_parser("sweeps", help="list sweeps, or remove one", description=_SWEEPS, formatter_class=raw)
+    sweeps.add_argument("--all", action="store_true", help="not only the latest 20")
+    sweeps.add_argument(
+        "--remove", metavar="SWEEP", type=given_name, help="remove a sweep that does not run; files of its trials stay"
     )
-    sweeps.add_argument("--all", action="store_true", help="also sweeps whose results are already here")
     sweeps.set_defaults(command="sweep:sweeps")
     page = commands.add_parser("page", help="write the page of a report", description=_PAGE, formatter_class=raw)
     page.add_argument("--out", metavar="PATH.html", required=True, help="file to write")
@@ -226,7 +235,7 @@ def build_parser() -> argparse.ArgumentParser:
         each.add_argument(
             "report",
             metavar="REPORT.json|SWEEP",
-            help="report of sweep, compare or simulate; or the name of a service's sweep",
+            help="report of sweep, compare or simulate; or the name of a sweep (hscheduler sweeps), or of a service's",
         )
         each.add_argument(
             "--state",
@@ -353,7 +362,9 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
     sweep = commands.choices["sweep"]
     sweep.add_argument("--scheduler", metavar="HOST:PORT", help="run the sweep in the service at this address")
     sweep.add_argument("--state", metavar="DIR", help="run the sweep in the service with this directory")
-    sweep.add_argument("--name", type=given_name, help="name of the sweep in the service; default: a new one")
+    sweep.add_argument(
+        "--name", type=given_name, help="name of the sweep; default: that of the file, with a number if it is in use"
+    )
     sweep.add_argument("--detach", action="store_true", help="return once the service has accepted the sweep")
     for name, each in (("submit", submit), ("jobs", jobs), ("why", why), ("kill", kill)):
         each.set_defaults(command=f"remote:{name}")

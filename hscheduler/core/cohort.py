@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hscheduler.core.decisions import Decision
-from hscheduler.core.jobs import Badness, Direction, Job, badness
+from hscheduler.core.jobs import EARLIER, Badness, Direction, Job, JobRequest, badness
 from hscheduler.core.rungs import NO_RUNGS, Rungs, Stopping
 from hscheduler.core.training import Training
 
@@ -39,8 +39,16 @@ class Cohort:
         self.rungs = NO_RUNGS
         #: Number of trials of the sweep; 0: unknown.
         self.trials = 0
-        #: Number of trials that have arrived, refused ones included.
+        #: Number of trials that have arrived, refused ones included; a retry counts as another trial.
         self.arrived = 0
+        #: The same without retries.
+        self._drawn = 0
+        #: What its next trial will request, if the scheduler says when it can start; else None.
+        self.coming: JobRequest | None = None
+        #: Most trials that are queued or run at once, for a sweep with ``coming``; 0 sets no limit.
+        self.parallelism = 0
+        #: Whether to end a trial whose loss grows by orders of magnitude.
+        self.stops_diverged = True
         self._is_closed = False
         self._training = training
         #: By arrival number: queued or running trials, paused ones, and running ones at a rung that are not judged yet.
@@ -104,6 +112,17 @@ class Cohort:
         """Whether a trial has finished."""
         return self._num_finished > 0
 
+    @property
+    def num_active(self) -> int:
+        """Number of trials that are queued or run."""
+        return len(self._active)
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether the next trial is to be drawn as soon as it can start."""
+        is_open = self.coming is not None and not self._is_closed and self._drawn < self.trials
+        return is_open and (not self.parallelism or self.num_active < self.parallelism)
+
     def fresh(self) -> list[Job]:
         """Return the trials that have reached a rung since the last judgement, by arrival."""
         return [self._fresh[number] for number in sorted(self._fresh)]
@@ -124,6 +143,12 @@ class Cohort:
         """Return the ranking without the trials that had ended before they were to reach the rung."""
         return [n for n in self.ranking(rung) if n not in self._ended or self._ended[n][0] >= rung]
 
+    def tie(self, rung: int, ranking: Sequence[int], places: int) -> str:
+        """Return how a tie for the last place was broken, as the end of a sentence; empty if there was none."""
+        ranks = {number: rank for rank, number in self._ranked[rung]}
+        is_tie = 0 < places < len(ranking) and ranks[ranking[places - 1]] == ranks[ranking[places]] != _LAST
+        return EARLIER if is_tie else ""
+
     def averages(self, rung: int) -> Mapping[int, float]:
         """Return, by arrival number, the average value up to a rung of the trials that have reached it."""
         return self._averages[rung]
@@ -142,11 +167,13 @@ class Cohort:
     def arrive(self, job: Job) -> None:
         """Add a trial."""
         self.arrived += 1
+        self._drawn += not job.request.is_retry
         self._active[job.number] = job
 
     def refuse(self, number: int) -> None:
         """Count a trial that was refused on arrival."""
         self.arrived += 1
+        self._drawn += 1
         self._end(number, 0, _LAST)
 
     def reach(self, job: Job, value: float) -> None:

@@ -33,6 +33,13 @@ class SweepOpened:
     stopping: Stopping = DEFAULT
     #: Number of its trials; 0: unknown.  A sweep may be opened again when the number is known.
     trials: int = 0
+    #: What its next trial will request, at least.  The scheduler then says when that trial can start
+    #: (:class:`TrialWanted`).  None: trials arrive by themselves.
+    coming: JobRequest | None = None
+    #: Most trials that are queued or run at once, for a sweep with ``coming``; 0 sets no limit.
+    parallelism: int = 0
+    #: Whether to end a trial whose loss grows by orders of magnitude.
+    stop_diverged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,15 @@ class RungReached:
 
 
 @dataclass(frozen=True, slots=True)
+class LossDiverged:
+    """The training loss of a job has grown by orders of magnitude (:mod:`hscheduler.stopping.divergence`)."""
+
+    job_id: str
+    #: From which value to which, as a sentence.
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class GrowthDone:
     """The members that were added last have joined the job.
 
@@ -177,6 +193,8 @@ class JobEnded:
     loss: float | None = None
     #: Seconds for which changes of its size paused it, restarts included.
     pause_s: float = 0.0
+    #: It ended because its loss or a gradient was not finite.
+    has_diverged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +236,7 @@ JobEvent = (
     | Iterated
     | FeedbackGiven
     | RungReached
+    | LossDiverged
     | GrowthDone
     | GrowthFailed
     | ContainersGone
@@ -281,6 +300,13 @@ class JobOver:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialWanted:
+    """Draw the next trial of a sweep and submit it: it could start now."""
+
+    sweep: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explain:
     """Record a decision with its explanation."""
 
@@ -292,4 +318,4 @@ class Explain:
 
 #: Commands that one job carries out.
 Order = StartJob | GrowJob | ShrinkJob | EndJob
-Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | Explain
+Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | TrialWanted | Explain

@@ -6,14 +6,11 @@ Source: EPS §2.1 (early feedback phase and training phase), §6 (one metric; th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hscheduler.core.resources import NOTHING, Resources, Role
-
-#: Advice never suggests less memory for a container (MiB): Python and its libraries take about half of it.
-LEAST_MEMORY_MB = 256
 
 
 class Phase(StrEnum):
@@ -86,6 +83,8 @@ class JobRequest:
     iterations: int = 0
     #: Seconds of a restart, from the order to end to the next iteration.
     restart_s: float = 0.0
+    #: It tries the point of a job that failed again.
+    is_retry: bool = False
 
     def __post_init__(self) -> None:
         for name, count, least, most in (
@@ -125,36 +124,16 @@ class JobRequest:
         """Return (resources, number) of its containers by role, the master first."""
         return [(self.resources(role), self.count(role)) for role in Role]
 
-    def smaller(self, fits: Callable[[JobRequest], bool]) -> str:
-        """Return advice that makes a job fit that does not fit yet, as the end of a sentence.
-
-        Parameters
-        ----------
-        fits : callable
-            Returns whether a request fits.
-
-        Returns
-        -------
-        str
-            Empty when less memory does not help: cores are missing, or the memory would be too little to run.
-        """
-        memory_mb = max(size.memory_mb for size, _ in self.needs()) // 2
-        while memory_mb >= LEAST_MEMORY_MB:
-            worker, server, master = (size.at_most(memory_mb) for size in (self.worker, self.server, self.master))
-            if fits(replace(self, worker=worker, server=server, master=master)):
-                return (
-                    f"; with {memory_mb} MiB for each container it would fit: set container_memory in [cluster], or "
-                    "hscheduler serve --container-memory"
-                )
-            memory_mb //= 2
-        return ""
-
 
 class Direction(StrEnum):
     """Direction in which early feedback is better: lower or higher."""
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
+
+
+#: How ties are broken, as the end of a sentence.
+EARLIER = " (of equal ones, the trial that arrived earlier is better)"
 
 
 def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
@@ -253,6 +232,8 @@ class Job:
     members: Mapping[str, str] = field(default_factory=dict)
     #: Final value of the metric, if it finished.
     loss: float | None = None
+    #: Its loss grew by orders of magnitude, or was not finite: it counts as killed, however it ends.
+    has_diverged: bool = False
 
     @property
     def job_id(self) -> str:

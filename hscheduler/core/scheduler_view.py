@@ -50,6 +50,8 @@ class SchedulerView:
         self._by_number: dict[int, Job] = {}
         #: Number of jobs that have arrived so far.
         self._arrived = 0
+        #: Sweeps whose next trial could start now, and is not drawn yet.
+        self._wanted: dict[str, None] = {}
         self._queue: list[Job] = []
         self._running: dict[int, Job] = {}
         self._training = Training()
@@ -182,6 +184,10 @@ class SchedulerView:
     def change_s(self) -> float:
         """Return the seconds until a growth takes effect, as measured."""
         return self._speeds.change_s()
+
+    def wants_trial(self, sweep: str) -> bool:
+        """Return whether the next trial of a sweep could start now; see :class:`hscheduler.core.events.TrialWanted`."""
+        return sweep in self._wanted
 
     def awaits(self, sweep: str) -> bool:
         """Return whether more jobs of a sweep are to arrive, as far as that is known."""

@@ -186,10 +186,6 @@ class Speeds:
         # A clock may be too coarse for a fast job.
         return [point for point in found if point[1] > 0]
 
-    def is_known(self, sweep: str) -> bool:
-        """Return whether a job of a sweep has been measured at any size."""
-        return self.largest(sweep) > 0
-
     def largest(self, sweep: str) -> int:
         """Return the largest measured size of a sweep's jobs; 0 if there is none."""
         return self._largest.get(sweep, 0)

@@ -33,12 +33,14 @@ from hscheduler.core.pending_containers import Pending
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.rungs import Stopping
 from hscheduler.core.scheduler_view import SchedulerView
-from hscheduler.core.words import counted, request_text, words_of
+from hscheduler.core.words import advice_to_fit, counted, request_text, words_of
 
 #: More plans after one event are an error: the policy does not terminate.
 MOST_PLANS = 100_000
 #: Upper limit of the default threshold, which counts how many jobs fit.
 MOST_JOBS = 100_000
+#: Why a job cannot run any more after the cluster has lost nodes.
+_LEFT = "more than what is left of the cluster holds"
 #: The wait between attempts to replace lost containers doubles at most this often.
 MOST_DOUBLINGS = 5
 
@@ -84,11 +86,12 @@ class Scheduler(SchedulerView):
             return self._commands
         self._mend()
         self._grant()
+        before = self._wanted
         for _ in range(MOST_PLANS):
             decision = self._judge()
             if not decision.actions and self._jobs_short():
                 decision = self._return()
-            decision = decision if decision.actions else self._policy(self)
+            decision = decision if decision.actions else self._ask_policy()
             for job_id, why in decision.waiting.items():
                 self.jobs[job_id].why = why
             if not decision.actions:
@@ -97,12 +100,45 @@ class Scheduler(SchedulerView):
             self._grant()
         else:
             raise RuntimeError(f"the policy made {MOST_PLANS} plans and did not stop; the last: {decision.sentence}")
+        self._commands += [e.TrialWanted(sweep) for sweep in self._wanted if sweep not in before]
         return self._commands
 
     def rest(self) -> None:
         """Stop planning: all jobs are about to end, and none will replace them."""
         self._policy = _nothing
         self._jobs_short().clear()
+
+    def _ask_policy(self) -> Decision:
+        """Return the policy's plan; none once the next trial of a sweep could start, until that trial arrives.
+
+        The policy is asked about trials that are not drawn yet as if they were queued behind all jobs.  So it leaves
+        them room that running jobs would take otherwise, and each policy says by its own rules when a trial can start.
+        """
+        self._wanted = {}
+        decision = self._policy(self) if self._queue else Decision()
+        if decision.actions or not (coming := self._coming()):
+            return decision if decision.actions or self._queue else self._policy(self)
+        self._queue += coming.values()
+        plan = self._policy(self)
+        del self._queue[-len(coming) :]
+        started = {action.job_id for action in plan.actions if isinstance(action, Start)}
+        for job_id, job in coming.items():
+            # A trial that never fits is drawn as well, and fails with the reason.
+            if job_id in started or not self._fits_at_all(job.request, job.request.workers, job.request.servers):
+                self._wanted[job.request.sweep] = None
+        waiting = {job_id: why for job_id, why in plan.waiting.items() if job_id not in coming}
+        return Decision(waiting=waiting) if self._wanted else replace(plan, waiting=waiting)
+
+    def _coming(self) -> dict[str, Job]:
+        """Return the next trial of each sweep that draws trials when they can start, by a job id that is not in use.
+
+        Sweeps with fewer trials in the cluster come first.
+        """
+        if self._policy is _nothing:
+            return {}
+        cohorts = sorted((each for each in self._cohorts.values() if each.may_draw), key=lambda each: each.num_active)
+        found = [Job(each.coming, self._arrived + k) for k, each in enumerate(cohorts) if each.coming is not None]
+        return {job.job_id: job for job in found}
 
     def _judge(self) -> Decision:
         """Return what the stopping rules of the sweeps decide that have changed."""
@@ -135,6 +171,8 @@ class Scheduler(SchedulerView):
         cohort.stopping, cohort.rungs = stopping, self._rules[stopping.rule].rungs(stopping)
         cohort.feedback_iteration = opened.feedback_iteration or own.grace_iterations
         cohort.trials = opened.trials
+        cohort.coming, cohort.parallelism = opened.coming, opened.parallelism
+        cohort.stops_diverged = opened.stop_diverged
 
     def is_idle_news(self, news: e.Iterated) -> bool:
         """Return whether a progress report can be skipped: no decision depends on it before the next report."""
@@ -162,6 +200,7 @@ class Scheduler(SchedulerView):
             case e.JobRefused(job_id, sweep, why):
                 self._cohort(sweep).refuse(self._arrived)
                 self._arrived += 1
+                self._wanted.pop(sweep, None)
                 self._commands.append(e.JobOver(job_id, Phase.FAILED, why))
             case e.NodeCame(node, capacity):
                 self.ledger.set_node(node, capacity)
@@ -197,6 +236,9 @@ class Scheduler(SchedulerView):
                 reports = job.phase.runs or job.phase is Phase.RESTARTING
                 if reports and self.next_rung(job) == iteration:
                     self._cohort(job.request.sweep).reach(job, value)
+            case e.LossDiverged():
+                if self._cohorts[job.request.sweep].stops_diverged and (job.phase.runs or job.phase is Phase.STARTING):
+                    self._end_diverged(job, event)
             case e.GrowthDone(_, members):
                 job.growing, job.members, job.failed_returns = False, dict(members) or job.members, 0
                 self._speeds.end_change(job)
@@ -230,10 +272,16 @@ class Scheduler(SchedulerView):
             case e.CancelAsked(_, why):
                 self._end(job, why)
             case e.JobEnded(_, phase, why, feedback, loss):
-                job.loss = loss
+                job.has_diverged |= event.has_diverged
+                job.loss = None if job.has_diverged else loss
                 # It has ended, so it does not enter the training phase and displaces no other job.
                 job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)
+
+    def _end_diverged(self, job: Job, event: e.LossDiverged) -> None:
+        job.has_diverged = True
+        why = f"{job.job_id} is killed: {event.why}"
+        self._carry_out(Decision((Kill(job.job_id),), why))
 
     def _note_taken(self, job: Job, names: Sequence[str], why: str) -> None:
         """Record containers that the cluster took: the job is restored to its size, at most to its requested size.
@@ -280,16 +328,19 @@ class Scheduler(SchedulerView):
         self._arrived += 1
         self.jobs[request.job_id] = self._by_number[job.number] = job
         self._cohort(request.sweep).arrive(job)
+        self._wanted.pop(request.sweep, None)
         if not self._fits_at_all(request, request.workers, request.servers):
-            why = f"it asks for {request_text(request)}: more than the whole cluster holds"
-            why += request.smaller(lambda smaller: self._fits_at_all(smaller, smaller.workers, smaller.servers))
-            self._over(job, Phase.FAILED, why)
+            self._over(job, Phase.FAILED, self._why_too_large(request, "more than the whole cluster holds"))
             return
         if not self._training.has_threshold(request.sweep):
             self._training.set_threshold(request.sweep, self._threshold or self._fitting(request, MOST_JOBS))
             if self._threshold is None:
                 self._default_thresholds[request.sweep] = request
         self._queue.append(job)
+
+    def _why_too_large(self, request: JobRequest, reason: str) -> str:
+        advice = advice_to_fit(request, lambda other: self._fits_at_all(other, other.workers, other.servers))
+        return f"it asks for {request_text(request)}: {reason}{advice}"
 
     def _fits_at_all(self, request: JobRequest, workers: int, servers: int) -> bool:
         shape = workers, servers, request.worker, request.server, request.master
@@ -319,7 +370,7 @@ class Scheduler(SchedulerView):
             fitting = [size for size in (job.restart_size or asked, asked) if self._fits_at_all(job.request, *size)]
             if not fitting:
                 # It would block the queue for ever.
-                self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
+                self._end(job, self._why_too_large(job.request, _LEFT), Phase.FAILED)
             elif job.restart_size is not None:
                 # Its restart size may no longer fit, while its requested size does.
                 job.restart_size = fitting[0]
@@ -426,6 +477,8 @@ class Scheduler(SchedulerView):
             return
         self._unqueue(job)
         self._pending.pop(job.job_id, None)
+        # A diverged job may complete its iterations before the order to end arrives.
+        phase = Phase.KILLED if job.has_diverged else phase
         # A job that finished may have an older reason from an order to end; it does not apply.
         self._over(job, phase, "" if phase is Phase.FINISHED else why or job.why)
 
@@ -603,7 +656,7 @@ class Scheduler(SchedulerView):
         self._cohort(job.request.sweep).promote(job)
         size = job.restart_size or (job.request.workers, job.request.servers)
         if not self._fits_at_all(job.request, *size):
-            self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
+            self._end(job, self._why_too_large(job.request, _LEFT), Phase.FAILED)
             return
         self._enter(job, Phase.QUEUED if job.phase is Phase.PAUSED else Phase.RESTARTING)
         job.stopped_at, job.why = None, sentence

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Role
+
+#: Advice never suggests less memory for a container (MiB): Python and its libraries take about half of it.
+LEAST_MEMORY_MB = 256
 
 
 def counted(number: int, noun: str) -> str:
@@ -29,6 +34,37 @@ def request_text(request: JobRequest) -> str:
     if request.count(Role.MASTER):
         return f"{', '.join(parts)} and a master of {request.master}"
     return " and ".join(parts)
+
+
+def advice_to_fit(request: JobRequest, fits: Callable[[JobRequest], bool]) -> str:
+    """Return what to change so that a job fits that does not fit yet, as the end of a sentence.
+
+    Parameters
+    ----------
+    request : JobRequest
+    fits : callable
+        Returns whether a request fits.
+    """
+    memory_mb = max(size.memory_mb for size, _ in request.needs()) // 2
+    while memory_mb >= LEAST_MEMORY_MB:
+        worker, server, master = (size.at_most(memory_mb) for size in (request.worker, request.server, request.master))
+        if fits(replace(request, worker=worker, server=server, master=master)):
+            return (
+                f"; with {memory_mb} MiB for each container it would fit: set container_memory in [cluster], or "
+                "hscheduler serve --container-memory"
+            )
+        memory_mb //= 2
+    servers = request.servers
+    if servers and not fits(replace(request, workers=1)):
+        # The largest number that fits.
+        servers = bisect_left(range(1, servers), True, key=lambda n: not fits(replace(request, workers=1, servers=n)))
+        workers = 1
+    else:
+        workers = bisect_left(range(1, request.workers), True, key=lambda n: not fits(replace(request, workers=n)))
+    if not workers or (request.servers and not servers):
+        return "; the cluster needs more or larger nodes"
+    keys = "reliable" if request.hosts else "workers and servers"
+    return f"; with {count_of(workers, servers)} it would fit: set {keys} in [job]"
 
 
 def words_of(roles: Iterable[Role], hosts: bool) -> str:

@@ -7,9 +7,8 @@ works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 
 from eps.data.cut import check_inputs
 from eps.data.settings import DataSettings
@@ -20,13 +19,13 @@ from eps.ml.models import load_model
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import model_options
+from hscheduler.core.decisions import Needs, needs_of
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
-from hscheduler.core.words import request_text
-from hscheduler.spec import Spec, request_of
-
-#: Random points that are tried after the corners.
-_DRAWN = 10
+from hscheduler.core.words import advice_to_fit, counted, request_text
+from hscheduler.policies import POLICIES
+from hscheduler.spec import LEARNING, Spec, request_of
+from hscheduler.stopping.median import LEAST
 
 
 def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
@@ -45,9 +44,10 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     StorageError
         The cache of the data cannot be written.
     """
-    if not spec.space and spec.sweep.trials > 1:
+    if spec.num_points() == 1 and spec.sweep.trials > 1:
+        what = "has one point" if spec.space else "is empty"
         raise ConfigError(
-            f"[space] is empty, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
+            f"[space] {what}, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
             "learning_rate = { loguniform = [1e-3, 1] }, or set trials = 1"
         )
     if spec.sweep.final_test:
@@ -101,7 +101,7 @@ def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
     """
     found: dict[JobSpec, None] = {}
     first: ConfigError | None = None
-    for point in _points(spec):
+    for point in spec.samples():
         try:
             job = spec.job_spec(point)
             for check in checks:
@@ -125,7 +125,7 @@ def _check_size(spec: Spec, job: JobSpec) -> None:
     if not fits(request):
         raise ConfigError(
             f"a job has {request_text(request)}: more than the whole cluster holds (nodes = {cluster.nodes}, "
-            f"vcores = {cluster.vcores}, memory = {cluster.memory}){request.smaller(fits)}"
+            f"vcores = {cluster.vcores}, memory = {cluster.memory}){advice_to_fit(request, fits)}"
         )
 
 
@@ -153,13 +153,78 @@ def _check_metric(metric: str, job: JobSpec) -> None:
         raise ConfigError(f"metric is {metric!r}, but a job of {job.model} has {', '.join(sorted(known))}")
 
 
-def _points(spec: Spec) -> Iterator[dict[str, object]]:
-    """Yield the first corner of a space, the corners that differ from it in one setting, and random points."""
-    corners = {each.name: each.corners() for each in spec.space}
-    first = {name: values[0] for name, values in corners.items()}
-    yield first
-    for name, values in corners.items():
-        for value in values[1:]:
-            yield {**first, name: value}
-    if spec.space:
-        yield from islice(spec.points(), _DRAWN)
+def warnings_of(spec: Spec, policy: str) -> list[str]:
+    """Return what will probably not work as its user expects, as sentences; the sweep may start nevertheless."""
+    return [*_of_space(spec), *_of_arrivals(spec), *_of_rule(spec.under(policy), policy)]
+
+
+def _of_space(spec: Spec) -> list[str]:
+    points, trials = spec.num_points(), spec.sweep.trials
+    if not spec.space or points >= trials:
+        return []
+    return [
+        f"[space] has {points:g} points, so some of the {trials} trials are the same: set trials to at most {points:g}"
+    ]
+
+
+def _of_arrivals(spec: Spec) -> list[str]:
+    sweep = spec.sweep
+    if not (sweep.arrival and spec.space and sweep.algorithm in LEARNING):
+        return []
+    at_once = sweep.arrival == "burst" and not 0 < sweep.parallelism < sweep.trials
+    early = "before the first result" if at_once else "before their trials can start"
+    return [
+        f"arrival is {sweep.arrival!r}, so points are drawn {early}, but algorithm {sweep.algorithm!r} learns from "
+        "results: leave arrival out, and each point is drawn when its trial can start"
+    ]
+
+
+def _of_rule(spec: Spec, policy: str) -> list[str]:
+    """Return why the stopping rule of a sweep can stop no trial; empty if it can."""
+    sweep, needs = spec.sweep, needs_of(POLICIES[policy])
+    rule = sweep.stop or needs.stop
+    request = spec.coming("sweep")
+    if rule == "none" or request is None:
+        return []
+    asked = bool(sweep.stop or sweep.threshold)
+    nothing = "nothing would ever be stopped"
+    fit = _most_at_once(spec, request, needs)
+    threshold = sweep.threshold or _at_requested_size(spec, request)
+    if rule in ("threshold", "podium") and sweep.feedback_iteration > spec.most_iterations():
+        return [
+            f"stop is {rule!r}, but a trial has {spec.most_iterations()} iterations and its early feedback comes at "
+            f"iteration {sweep.feedback_iteration}: {nothing}; set feedback_iteration"
+        ]
+    if rule == "threshold":
+        limit = min(fit, sweep.parallelism or fit)
+        if limit <= threshold < sweep.trials:
+            those = f"{counted(fit, 'trial')} {'fits' if fit == 1 else 'fit'} at once"
+            if limit < fit:
+                those = f"parallelism is {limit}"
+            return [f"stop is {rule!r}, but {those}, threshold {threshold}: {nothing}; {_remedy(limit)}"]
+    if rule in ("threshold", "podium") and asked and sweep.trials <= threshold:
+        return [f"stop is {rule!r}, but {counted(sweep.trials, 'trial')}, threshold {threshold}: {nothing}"]
+    if rule == "median" and sweep.trials <= LEAST:
+        trials = counted(sweep.trials, "trial")
+        return [f"stop is 'median', which needs {LEAST + 1} trials, but the sweep has {trials}: {nothing}"]
+    return []
+
+
+def _remedy(limit: int) -> str:
+    lower = f"set threshold to at most {limit - 1}, or " if limit > 1 else ""
+    return f"{lower}let more trials run at once (smaller trials, a larger cluster, more parallelism)"
+
+
+def _at_requested_size(spec: Spec, request: JobRequest) -> int:
+    """Return how many trials fit the empty cluster at the size that they request."""
+    return FreeSpace(FreeIndex(spec.cluster.capacities())).take_often(request.needs(), spec.sweep.trials)
+
+
+def _most_at_once(spec: Spec, request: JobRequest, needs: Needs) -> int:
+    """Return how many trials can run at once, at most: under some policies the others shrink for the last one."""
+    if not (needs.takes or needs.hosts):
+        return _at_requested_size(spec, request)
+    small = replace(request, workers=1, servers=min(1, request.servers))
+    room = FreeSpace(FreeIndex(spec.cluster.capacities()))
+    first = room.take_often((small if needs.hosts else request).needs(), 1)
+    return first + room.take_often(small.needs(), spec.sweep.trials - first)

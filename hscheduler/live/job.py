@@ -11,6 +11,7 @@ Source: EPS §5.1 (the scheduler calls the four operations of each job's master)
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from eps.cluster.supervisor.fork_server import ForkServer
-from eps.cluster.supervisor.start import WarmSupervisor
+from eps.cluster.supervisor.start import WarmSupervisor, kill_supervisor
 from eps.errors import (
     DeadlineError,
     EpsError,
     JobFinishedError,
+    JobNotFoundError,
     PeerUnavailableError,
     TrainingError,
     UnknownMemberError,
@@ -35,6 +37,8 @@ from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
+from eps.storage.jobdir import find_job
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
@@ -120,6 +124,31 @@ def end_of(job: Job) -> str | None:
     """Return how a job ended; None if no process recorded its end."""
     end = job.directory.ended()
     return None if end is None or end.is_lost else end.state
+
+
+def interrupt_job(name: str, timeout_s: float) -> None:
+    """Kill the supervisor of a job on this host, and with it all processes, as a crash of the machine would.
+
+    Raises
+    ------
+    DeadlineError
+        The job still runs after ``timeout_s`` seconds.
+    StorageError
+        Its record cannot be read.
+    """
+    try:
+        directory = find_job(name)
+    except JobNotFoundError:
+        # Its start was not carried out.
+        return
+
+    def has_ended() -> bool:
+        # Repeat: a supervisor that is just starting cannot be found yet.
+        kill_supervisor(directory, signal.SIGKILL)
+        return not directory.is_running()
+
+    wait_for(has_ended, timeout_s, f"the end of job {name!r}")
+    directory.settle()
 
 
 #: News for the loop: an order with its number, progress, the last report, the error that ended the watch, or a function
@@ -218,6 +247,16 @@ class LiveJob:
         self._leaving = True
         self._news.put(None)
         self._thread.join(2 * self._end_timeout_s)
+
+    def interrupt(self) -> None:
+        """Stop watching the job, and kill its processes without a recorded end: the next scheduler resumes it."""
+        self.leave()
+        try:
+            interrupt_job(self.name, self._end_timeout_s)
+        except EpsError as error:
+            logger.warning("%s: %s", self.name, error)
+        if self._watcher is not None:
+            self._watcher.join(2 * self._end_timeout_s)
 
     def close(self) -> None:
         """End the job, in any stage, and wait for its threads."""

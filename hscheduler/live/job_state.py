@@ -20,14 +20,16 @@ from eps.core.reconfig import Operation
 from eps.core.reconfig import Phase as PlanPhase
 from eps.core.tiers import deltas_text, without_text
 from eps.core.types import Tier
-from eps.errors import TrainingError
+from eps.errors import DIVERGED, TrainingError
 from eps.job.status import WAITING_STATES
+from eps.ml.metrics import APPROXIMATE
 from eps.storage.record import SUPERVISOR_KILLED
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.rungs import NO_RUNGS, Rungs
 from hscheduler.reports.history import feedback_of, number, some_losses, some_values
+from hscheduler.stopping.divergence import LossWatch
 
 #: How long a job that is to pause may wait for the checkpoint of its rung, seconds; then it pauses with an earlier one.
 PAUSE_LIMIT_S = 10.0
@@ -238,6 +240,8 @@ class HistoryReader:
         #: Values at rungs, by iteration; a paused job reports those again that it passed before it stopped.
         self._values: dict[int, float] = {}
         self.has_feedback = False
+        self._losses = LossWatch()
+        self._has_diverged = False
         #: The last clock that was read.
         self.seen_clock = -1
         #: End of the last clock that was read of this attempt, in seconds; NaN before the first.
@@ -260,6 +264,7 @@ class HistoryReader:
     def attempt_started(self) -> None:
         """Note that an attempt of the job starts."""
         self._seen_s = math.nan
+        self._losses.restart()
 
     def iterated(self, history: Sequence[dict[str, Any]], changed_clock: int) -> e.Iterated:
         """Return the new iterations, their durations and their losses.
@@ -307,14 +312,34 @@ class HistoryReader:
                 said.append(e.RungReached(self._job_id, rung, value))
         return said
 
-    def ends_with(self, history: Sequence[dict[str, Any]]) -> tuple[float | None, float | None]:
-        """Return the early feedback, if it is not known yet, and the final value of a job that finished."""
+    def diverged(self, history: Sequence[dict[str, Any]]) -> list[e.Event]:
+        """Return that the training loss has diverged, once."""
+        for entry in history:
+            loss = number(entry["loss"])
+            if not self._has_diverged and self._losses.take(loss):
+                self._has_diverged = True
+                grew = f"its loss grew from {self._losses.first:g} to {loss:g} by iteration {entry['clock'] + 1}"
+                return [e.LossDiverged(self._job_id, f"{DIVERGED}: {grew}")]
+        return []
+
+    def ends_with(
+        self, history: Sequence[dict[str, Any]], exact: Mapping[str, Any]
+    ) -> tuple[float | None, float | None]:
+        """Return the early feedback, if it is not known yet, and the final value of a job that finished.
+
+        Parameters
+        ----------
+        history : sequence
+        exact : mapping
+            Metrics of the test data of the final model.
+        """
         found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         if not found:
             return None, None
         # Use the final value if the job had fewer iterations, or is evaluated less often.
         asked = next((value for iteration, value in found if iteration >= self._feedback_iteration), found[-1][1])
-        return None if self.has_feedback else number(asked), number(found[-1][1])
+        final = exact.get(self._metric, found[-1][1]) if self._metric in APPROXIMATE else found[-1][1]
+        return None if self.has_feedback else number(asked), number(final)
 
 
 # ---- actions
@@ -744,6 +769,7 @@ class JobState:
                 self._has_iterated = True
                 self._standstill.iterated(now_s)
             said.append(self.reading.iterated(history, self.resize.last_clock))
+            said += self.reading.diverged(history)
             try:
                 said += self.reading.feedback(history)
                 said += self.reading.reached(history)
@@ -778,12 +804,15 @@ class JobState:
         said: list[e.Event] = []
         if unseen:
             said.append(self.reading.iterated(unseen, self.resize.last_clock))
+            said += self.reading.diverged(unseen)
             # If the metric is missing, the end without feedback tells.
             with suppress(TrainingError):
                 said += self.reading.reached(unseen)
-        feedback, loss = self.reading.ends_with(history) if phase is Phase.FINISHED else (None, None)
+        tested = (report.get("metrics") or {}).get("test") or {}
+        feedback, loss = self.reading.ends_with(history, tested) if phase is Phase.FINISHED else (None, None)
         why = self._why or str(report.get("reason") or "")
-        return [*said, *self._end(phase, why, feedback, loss, now_s)]
+        has_diverged = phase is Phase.FAILED and DIVERGED in why
+        return [*said, *self._end(phase, why, feedback, loss, now_s, has_diverged)]
 
     def lost(self, why: str, now_s: float) -> list[e.Event]:
         """Note that the job cannot be watched and was killed; return events."""
@@ -791,12 +820,20 @@ class JobState:
         phase = Phase.KILLED if is_wanted else Phase.FAILED
         return self._end(phase, self._why or why, None, None, now_s)
 
-    def _end(self, phase: Phase, why: str, feedback: float | None, loss: float | None, now_s: float) -> list[e.Event]:
+    def _end(
+        self,
+        phase: Phase,
+        why: str,
+        feedback: float | None,
+        loss: float | None,
+        now_s: float,
+        has_diverged: bool = False,
+    ) -> list[e.Event]:
         if phase is not Phase.KILLED or self._standstill.since_stop_s(now_s) is None:
             self._standstill.over(now_s)
         self.stage, self._why, self._pauses_at = Stage.IDLE, "", 0
         self.resize.drop()
-        return [e.JobEnded(self._job_id, phase, why, feedback, loss, self.pause_s)]
+        return [e.JobEnded(self._job_id, phase, why, feedback, loss, self.pause_s, has_diverged)]
 
 
 def _by_role(containers: Iterable[Container]) -> dict[Role, list[str]]:

@@ -47,9 +47,10 @@ class Points(Protocol):
         ----------
         job_id : str
         loss : float, optional
-            Its final loss; if it was killed, its value at its last rung, or its early feedback; None if it failed.
+            Its final loss; if it was killed, its value at its last rung, or its early feedback; None if it failed or
+            diverged.
         killed : bool
-            The stopping rule ended it.
+            The stopping rule ended it, or it diverged.
         rungs : sequence
             (iteration, value) at each rung that it reached.
         """
@@ -102,7 +103,7 @@ class TpePoints:
         self._hyperopt = hyperopt
         self._dimensions = space
         try:
-            self._space = {dimension.name: _expression(hyperopt.hp, dimension) for dimension in space}
+            self._space = hyperopt_space(space)
             self._domain = Domain(lambda point: None, self._space, pass_expr_memo_ctrl=False)
             # Drawing a sample finds faults that building the space does not.
             stochastic.sample(self._space, np.random.default_rng(seed))
@@ -260,6 +261,13 @@ def points_of(spec: Spec) -> Points:
     if spec.sweep.algorithm == "optuna":
         return OptunaPoints(spec)
     return TpePoints(spec.space, spec.sweep.seed, Direction(spec.sweep.direction))
+
+
+def hyperopt_space(space: Iterable[Dimension]) -> dict[str, Any]:
+    """Return a space as Hyperopt's, by the name of each setting; needs Hyperopt."""
+    from hyperopt import hp
+
+    return {dimension.name: _expression(hp, dimension) for dimension in space}
 
 
 def _expression(hp: Any, dimension: Dimension) -> Any:

@@ -50,6 +50,8 @@ _T = TypeVar("_T")
 
 #: Interval of the checkpoints of jobs that a policy may stop and resume, unless they set one.
 CHECKPOINT_EVERY = "1s"
+#: The same of recorded jobs, which resume from there after a crash of the machine or an interrupt.
+RECORDED_EVERY = "30s"
 #: Checkpoints from one rung to the next, for a policy that restarts jobs.
 MOST_BETWEEN_RUNGS = 10
 #: Jobs that are ended in parallel; more would not free a host sooner.
@@ -201,15 +203,17 @@ class Fleet:
             for job_id in jobs:
                 self._jobs.pop(job_id, None)
 
-    def close(self, *, leave: bool) -> Callable[[], None] | None:
-        """Start no more jobs; return a function that ends or leaves all jobs and waits for their threads.
+    def close(self, *, leave: bool, interrupt: bool = False) -> Callable[[], None] | None:
+        """Start no more jobs; return a function that ends, leaves or interrupts all jobs and waits for their threads.
 
         Return None if the fleet was closed before.
 
         Parameters
         ----------
         leave : bool
-            Leave the jobs running.
+            Leave the jobs to the next scheduler.
+        interrupt : bool
+            With ``leave``: kill the processes of the jobs; the next scheduler resumes them from their checkpoints.
         """
         with self._starting:
             if self._closed:
@@ -220,7 +224,7 @@ class Fleet:
             jobs = [job for job in self._jobs.values() if job.is_alive]
 
         def end() -> None:
-            end_all([job.leave if leave else job.close for job in jobs])
+            end_all([job.close if not leave else job.interrupt if interrupt else job.leave for job in jobs])
             self._forks.close()
 
         return end
@@ -234,11 +238,13 @@ class Fleet:
         settings = self._settings
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
         state, job = registry.state, registry.state.jobs[submission.job_id]
+        rungs = state.rungs(job)
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
-            rungs = state.rungs(job)
             every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else CHECKPOINT_EVERY
             spec = spec.with_settings(checkpoint_every=every)
+        elif self._is_recorded and not spec.checkpoint_every:
+            spec = spec.with_settings(checkpoint_every=RECORDED_EVERY)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = f"H-scheduler {self._tag}"
         return LiveJob(
@@ -248,7 +254,7 @@ class Fleet:
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,
             settings.restart_s,
-            state.rungs(job),
+            rungs,
         )
 
 
@@ -533,6 +539,12 @@ class LiveScheduler:
         """Note that all trials of a sweep with a file are over, and no more will come."""
         self._events.put(lambda: self.registry.ended.setdefault(sweep))
 
+    def wants_trial(self, sweep: str) -> bool:
+        """Return whether the next trial of a sweep could start now; False, too, while the scheduler cannot answer."""
+        with suppress(DeadlineError):
+            return self.ask(lambda: self.state.wants_trial(sweep))
+        return False
+
     def tell(self, event: e.NodeEvent) -> None:
         """Queue an event of a node."""
         self._events.put(event)
@@ -601,15 +613,17 @@ class LiveScheduler:
 
     # ---- close
 
-    def close(self, *, leave: bool = False) -> None:
+    def close(self, *, leave: bool = False, interrupt: bool = False) -> None:
         """End all jobs and wait for their threads.  Idempotent.
 
         Parameters
         ----------
         leave : bool
             Leave the jobs running, for the next scheduler with the same record.
+        interrupt : bool
+            With ``leave``: kill their processes; the next scheduler resumes them from their checkpoints.
         """
-        if (end := self._fleet.close(leave=leave)) is None:
+        if (end := self._fleet.close(leave=leave, interrupt=interrupt)) is None:
             return
         if self._recorder is not None:
             self._recorder.end()

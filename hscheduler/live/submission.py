@@ -74,6 +74,11 @@ class Submission:
         self._over.set()
 
     @property
+    def has_diverged(self) -> bool:
+        """Whether it was ended because its training diverged: its metric then says nothing about its point."""
+        return self.phase is Phase.KILLED and DIVERGED in self.why
+
+    @property
     def stopped_with(self) -> float | None:
         """Its latest metric that a stopping rule has seen: at its last rung, else its early feedback."""
         return self.rungs[-1][1] if self.rungs else self.feedback

@@ -7,21 +7,25 @@ is real.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from eps.errors import ConfigError
+from eps.errors import ConfigError, EpsError, StorageError
 from eps.spec.job_spec import JobSpec
 from eps.system import interrupt
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Phase
 from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
+from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
@@ -40,20 +44,6 @@ def trial_prefix(name: str) -> str:
 def trial_id(name: str, number: int) -> str:
     """Return the id of a sweep's ``number``-th trial, counted from 1, which is also the id of its first job."""
     return f"{trial_prefix(name)}{number}"
-
-
-def opened_of(spec: Spec, name: str) -> e.SweepOpened:
-    """Return the event that opens a sweep, by its file."""
-    sweep = spec.sweep
-    return e.SweepOpened(
-        name,
-        Direction(sweep.direction),
-        sweep.threshold or None,
-        sweep.metric,
-        sweep.feedback_iteration,
-        sweep.stopping(),
-        sweep.trials,
-    )
 
 
 @dataclass
@@ -107,30 +97,65 @@ class Sweep:
         self._source = points_of(spec) if points is None else points
         # The ranking of its jobs comes with the event that opens it.
         self._settings = LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
+        #: Seconds from the sweep's start at which trials arrive, unless they arrive when they can start.
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
+        self._due_s = next(self._arrivals)
         self._trials: list[_Trial] = []
         #: The jobs of all trials.
         self._jobs: dict[str, Submission] = {}
         self._most = spec.sweep.trials
+        #: The report when the record was closed.
+        self._last: dict[str, Any] | None = None
+        #: When the trials of an earlier scheduler were restored.
+        self._restored_s = 0.0
+        #: Called on the scheduler's thread once the trials of an earlier scheduler are restored, before new ones.
+        self.on_restored: Callable[[], None] = lambda: None
         #: Set when a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
 
-    def run(self) -> dict[str, Any]:
+    def run(self, record: SchedulerRecord | None = None) -> dict[str, Any]:
         """Run all points; return the report.  An interrupt ends the remaining jobs.
+
+        Parameters
+        ----------
+        record : SchedulerRecord, optional
+            Closed with the sweep.  A sweep that it has continues; interrupted jobs resume from their checkpoints when
+            the sweep continues.
 
         Raises
         ------
+        ConfigError, StorageError
+            As :class:`LiveScheduler`.
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
+        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take, record) as scheduler:
             self.scheduler = scheduler
-            scheduler.open_sweep(opened_of(self.spec, self._name))
-            scheduler.settle(SETTLE_TIMEOUT_S)
-            self.feed(scheduler)
-            scheduler.check()
+            try:
+                if self._name not in scheduler.registry.sweeps:
+                    scheduler.open_sweep(self.spec.opened(self._name))
+                    scheduler.settle(SETTLE_TIMEOUT_S)
+                self.feed(scheduler)
+                scheduler.check()
+                if record is not None:
+                    self._last = self.report()
+            except BaseException:
+                if record is not None:
+                    with suppress(EpsError):
+                        self._last = self.report()
+                    scheduler.close(leave=True, interrupt=True)
+                raise
         return self.report()
+
+    def look_at(self, record: SchedulerRecord) -> dict[str, Any]:
+        """Return the report of a sweep that does not run, from its record; parameters and errors as of :meth:`run`."""
+        scheduler = LiveScheduler(self.spec.cluster.capacities(), self._settings, record=record, attaches=False)
+        self.scheduler = scheduler
+        try:
+            return self.report()
+        finally:
+            scheduler.close(leave=True)
 
     def feed(self, scheduler: LiveScheduler) -> None:
         """Submit all points to a scheduler in which the sweep is open; return when all trials are over.
@@ -145,10 +170,13 @@ class Sweep:
         """
         self._restore_trials(scheduler)
         self.scheduler = scheduler
-        began_s = scheduler.registry.opened_s.get(self._name, 0.0)
-        due_s = next(self._arrivals)
+        opened = self.spec.opened(self._name)
+        if scheduler.registry.sweeps.get(self._name) != opened:
+            # For example, the sweep could not resume before, and no room was kept for its trials.
+            scheduler.open_sweep(opened)
+        scheduler.ask(self.on_restored)
         for _ in self._trials:
-            due_s = next(self._arrivals)
+            self._due_s = next(self._arrivals)
         while True:
             interrupt.check()
             self._news.clear()
@@ -157,21 +185,27 @@ class Sweep:
                 # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
+            # Before the results are told: the source then knows those that made room for the trial.
+            left_s = self._arrives_in_s(scheduler)
             for trial in self._trials:
                 if not trial.is_reported:
                     self._look_at(trial, scheduler)
             over = sum(trial.is_reported for trial in self._trials)
             if over >= self._most:
                 return
-            left_s = _LOOK_S
             paused = sum(trial.attempts[-1].is_paused for trial in self._trials)
-            if self._may_submit(over + paused):
-                left_s = began_s + due_s - scheduler.now_s()
-                if left_s <= 0:
-                    due_s = next(self._arrivals)
-                    self._submit(scheduler)
-                    continue
+            if not self._may_submit(over + paused):
+                left_s = _LOOK_S
+            elif left_s <= 0:
+                self._submit(scheduler)
+                continue
             self._news.wait(min(_LOOK_S, left_s))
+
+    def _arrives_in_s(self, scheduler: LiveScheduler) -> float:
+        """Return the seconds until the next trial arrives, if any is left; infinity if it cannot start yet."""
+        if self.spec.sweep.arrival:
+            return scheduler.registry.opened_s.get(self._name, 0.0) + self._due_s - scheduler.now_s()
+        return 0.0 if len(self._trials) < self._most and scheduler.wants_trial(self._name) else math.inf
 
     def _end_all(self, scheduler: LiveScheduler) -> None:
         for trial in self._trials:
@@ -193,6 +227,8 @@ class Sweep:
                 self._jobs[again], self.iterations[again] = found[again], first.spec.iterations
                 self._trial_of[again] = job_id
             self._trials.append(trial)
+        if self._trials:
+            self._restored_s = scheduler.now_s()
 
     def wake(self) -> None:
         """Check the trials now."""
@@ -206,7 +242,14 @@ class Sweep:
     def report(self) -> dict[str, Any]:
         """Return the report at this moment; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None
-        return report_of(self.scheduler, self._name, self.spec)
+        if self._last is None:
+            try:
+                return report_of(self.scheduler, self._name, self.spec)
+            except StorageError:
+                # The record may have been closed meanwhile.
+                if self._last is None:
+                    raise
+        return self._last
 
     @property
     def state(self) -> Scheduler:
@@ -235,12 +278,13 @@ class Sweep:
 
     def _submit(self, scheduler: LiveScheduler) -> None:
         job_id = trial_id(self._name, len(self._trials) + 1)
+        self._due_s = next(self._arrivals)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration:
             self._most = len(self._trials)
             # Its stopping rule must not wait for more.
-            scheduler.open_sweep(dataclasses.replace(opened_of(self.spec, self._name), trials=self._most))
+            scheduler.open_sweep(dataclasses.replace(self.spec.opened(self._name), trials=self._most))
             return
         try:
             trial = _Trial(job_id, self.spec.job_spec(point))
@@ -254,6 +298,7 @@ class Sweep:
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
         request = request_of(trial.spec, job_id, self._name, self.spec.cluster)
+        request = dataclasses.replace(request, is_retry=bool(trial.attempts))
         self.iterations[job_id], self._trial_of[job_id] = trial.spec.iterations, trial.job_id
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
@@ -267,7 +312,9 @@ class Sweep:
         if not submission.is_over:
             record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
-            is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
+            # After a restart the limit begins anew: nothing may have run in between.
+            began_s = None if started_s is None else max(started_s, self._restored_s)
+            is_too_long = limit_s and began_s is not None and scheduler.now_s() > began_s + limit_s
             if is_too_long and not trial.is_cancelled:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
@@ -277,7 +324,10 @@ class Sweep:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             value = submission.stopped_with if killed else submission.loss
-            self._source.tell(trial.job_id, value, killed, submission.rungs)
+            if submission.has_diverged:
+                self._source.tell(trial.job_id, None, killed=True)
+            else:
+                self._source.tell(trial.job_id, value, killed, submission.rungs)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
@@ -286,5 +336,5 @@ class Sweep:
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:
             self._on_event(now_s, event, commands)
-        if any(isinstance(command, e.JobOver | e.EndJob) for command in commands):
+        if any(isinstance(command, e.JobOver | e.EndJob | e.TrialWanted) for command in commands):
             self.wake()

@@ -219,7 +219,7 @@ def _why_queued(view: AdmissionView, head: Job) -> str:
         for job in view.running()
         if not job.may_shrink
     ]
-    return f"queued because {why}; {listed(stuck)}" if stuck else f"waits for a job to end: {why}"
+    return f"waits because {why}; {listed(stuck)}" if stuck else f"waits for a job to end: {why}"
 
 
 # ---- lines 29 to 40

@@ -222,7 +222,7 @@ def _pass(view: View) -> Decision:
     head = view.queue[0]
     least = head.request.least + head.request.count(Role.MASTER)
     lacks = f"{counted(least, 'container')} {'is' if least == 1 else 'are'} not free"
-    why = f"queued because {lacks}, and no job can give more"
+    why = f"waits because {lacks}, and no job can give more"
     return pass_the_head(view, why, _start_small)
 
 

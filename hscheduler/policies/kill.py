@@ -63,7 +63,7 @@ def _incoming(view: View) -> Decision:
     # A restarting job has its share already and waits until those containers are free.
     shared = None if head.restart_size is not None else _share(view, head)
     if shared is None:
-        return pass_the_head(view, f"queued because {not_free(head)}")
+        return pass_the_head(view, f"waits because {not_free(head)}")
     places, left = shared
     roles = [place.role for place in places]
     mine = count_of(roles.count(Role.WORKER), roles.count(Role.SERVER))

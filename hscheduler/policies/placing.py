@@ -133,10 +133,10 @@ def pass_the_head(
             decision = schedule(view, job)
             if decision is not None:
                 left = MOST_PASSES - head.passed - 1
-                sentence = f"{decision.sentence}; {head.job_id}, before it in the queue, needs more; {left} more may"
+                sentence = f"{decision.sentence}; it passes {head.job_id}, which needs more ({left} more may pass it)"
                 return Decision(decision.actions, sentence, {head.job_id: why})
     waiting = {head.job_id: why}
-    behind = f"queued behind {head.job_id}"
+    behind = f"waits behind {head.job_id}"
     waiting.update((job.job_id, behind) for job in others if job.why != behind)
     return Decision(waiting=waiting)
 

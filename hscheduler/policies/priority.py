@@ -27,11 +27,11 @@ def priority(view: View) -> Decision:
     if now is not None:
         return now
     if view.releasing:
-        on_the_way = counted(view.releasing, "container")
-        return Decision(waiting={head.job_id: f"queued: waiting for {on_the_way} being released"})
+        on_the_way = f"{counted(view.releasing, 'container')} {'is' if view.releasing == 1 else 'are'}"
+        return Decision(waiting={head.job_id: f"waits until {on_the_way} released"})
     jobs = [job for job in view.running() if job.workers > 1 and job.may_shrink]
     if not jobs:
-        why = f"queued because {not_free(head)}, and no job can give a worker"
+        why = f"waits because {not_free(head)}, and no job can give a worker"
         return pass_the_head(view, why)
     draw = Random(f"{view.seed}:{view.number_of_decision}")
     actions: list[Action] = []

@@ -14,7 +14,7 @@ def static(view: View) -> Decision:
     if not view.queue:
         return Decision()
     head = view.queue[0]
-    return start_in_what_is_free(view, head) or pass_the_head(view, f"queued because {not_free(head)}")
+    return start_in_what_is_free(view, head) or pass_the_head(view, f"waits because {not_free(head)}")
 
 
 @needing(stop="threshold")

@@ -52,7 +52,7 @@ def _whole(lines: Sequence[str]) -> list[str]:
 
 def jobs_of(event: e.Event, commands: Sequence[e.Command]) -> set[str]:
     """Return the jobs that an event and its commands concern."""
-    found = {command.job_id for command in commands if not isinstance(command, e.Explain)}
+    found = {command.job_id for command in commands if not isinstance(command, e.Explain | e.TrialWanted)}
     for command in commands:
         if isinstance(command, e.Explain):
             found.update(command.jobs)

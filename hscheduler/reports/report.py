@@ -108,7 +108,7 @@ def report(
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
-        "stop": stop or _rule(policy, spec),
+        "stop": stop or stopping_rule(policy, spec),
         "overshoot": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
         **_uses(record, records.values(), end_s, spec),
@@ -141,7 +141,7 @@ def _cores(spec: Spec | None) -> int:
     return 1 if spec is None else spec.cluster.container_vcores
 
 
-def _rule(policy: str, spec: Spec | None) -> str:
+def stopping_rule(policy: str, spec: Spec | None) -> str:
     """Return the stopping rule: the sweep's, else the policy's; empty if neither is known."""
     named = "" if spec is None else spec.sweep.stop
     return named or (needs_of(POLICIES[policy]).stop if policy in POLICIES else "")
@@ -323,6 +323,8 @@ def _trial(
         "early_feedback_s": _seconds(trial.early_feedback_s),
         "feedback": _finite(trial.feedback),
         "finished_s": _seconds(trial.finished_s),
+        # The metric of the sweep.  The older key, loss, has the same value, whatever the metric.
+        "value": _finite(losses.get(trial.job_id)),
         "loss": _finite(losses.get(trial.job_id)),
         "containers": [[_seconds(at), workers, servers] for at, workers, servers in trial.sizes],
         "resize_pause_s": _seconds(trial.resize_pause_s),
@@ -390,11 +392,11 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
 
 
 def table(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text table with one row for each report."""
+    """Return a text table with one row for each report; the reports have the same metric, as those of one sweep."""
     columns = (
         ("policy", lambda r: r["policy"]),
         ("makespan", lambda r: f"{r['makespan_s']:.1f} s"),
-        ("best", lambda r: "-" if r["best"] is None else f"{r['best']['loss']:.4g}"),
+        (f"best {reports[0]['metric']}", lambda r: "-" if r["best"] is None else f"{r['best']['loss']:.4g}"),
         ("finished", lambda r: str(r["completed"])),
         ("killed", lambda r: str(r["phases"]["killed"])),
         ("failed", lambda r: str(r["phases"]["failed"])),

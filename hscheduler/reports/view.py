@@ -12,12 +12,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.core.state import Scheduler
+from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import Timeline
 
+#: Most values of a trial's curve: enough for a sparkline.
+CURVE_POINTS = 40
 #: Number of decisions shown.
 LATEST_DECISIONS = 20
 #: Number of queued jobs shown with their reason.
@@ -48,6 +52,17 @@ class Row:
     why: str = ""
     ended_s: float | None = None
     sweep: str = ""
+    #: Its hyperparameters.
+    point: Mapping[str, Any] = field(default_factory=dict)
+    #: Values of the sweep's metric so far, thinned, the latest last; empty in a view without a metric.
+    curve: Sequence[float] = ()
+
+    @property
+    def value(self) -> float | None:
+        """The sweep's metric: the final value, else the latest."""
+        if self.result is not None:
+            return self.result
+        return self.curve[-1] if self.curve else self.feedback
 
     @property
     def eta_s(self) -> float | None:
@@ -64,6 +79,10 @@ class Look:
     now_s: float = 0.0
     policy: str = ""
     metric: str = "loss"
+    direction: Direction = Direction.MINIMIZE
+    #: Name of the sweep, and its stopping rule; empty in a view of several sweeps.
+    name: str = ""
+    stop: str = ""
     #: Total number of trials.
     trials: int = 0
     rows: Sequence[Row] = ()
@@ -106,6 +125,10 @@ class SweepView:
         Job -> its total iterations (0 if unknown), and its final result.
     trial_of : callable
         Job -> its trial, which has the id of the first attempt; by default each job is a trial.
+    point_of : callable
+        Trial -> its hyperparameters.
+    name, stop : str
+        Of the sweep, and of its stopping rule.
     """
 
     policy: str
@@ -115,6 +138,10 @@ class SweepView:
     iterations_of: Callable[[str], int]
     result_of: Callable[[str], float | None]
     trial_of: Callable[[str], str] = lambda job_id: job_id
+    point_of: Callable[[str], Mapping[str, Any]] = lambda trial_id: {}
+    name: str = ""
+    stop: str = ""
+    _curves: dict[str, Thinned[float]] = field(default_factory=dict)
     _rows: dict[str, Row] = field(default_factory=dict)
     #: Dropped jobs by phase, and dropped trials by sweep and phase.
     _gone: tuple[Counter[Phase], Counter[tuple[str, Phase]]] = field(default_factory=lambda: (Counter(), Counter()))
@@ -135,8 +162,10 @@ class SweepView:
                     self._rows[job_id] = Row(job_id, now_s, sweep=sweep)
                 case e.FeedbackGiven(job_id):
                     self._feedback_came(self._rows[job_id], now_s)
-                case e.Iterated(job_id, _, _, losses) if losses:
-                    self._rows[job_id].loss = losses[-1][2]
+                case e.Iterated(job_id, _, _, losses, values):
+                    if losses:
+                        self._rows[job_id].loss = losses[-1][2]
+                    self._draw(job_id, losses if self.metric == "loss" else values)
             touched = {getattr(each, "job_id", "") for each in (event, *commands)}
             for job_id in sorted(touched & self._rows.keys()):
                 self._update(self._rows[job_id], scheduler)
@@ -154,6 +183,7 @@ class SweepView:
                 self._update(row, scheduler)
                 if trial.curve.last is not None:
                     row.loss = trial.curve.last[2]
+                self._draw(row.job_id, (trial.curve if self.metric == "loss" else trial.values).points())
                 if trial.finished_s is not None:
                     self._take_command(trial.finished_s, e.JobOver(trial.job_id, trial.phase, trial.why))
             self._decisions.extend((decision.at_s, decision.sentence) for decision in record.decisions)
@@ -172,17 +202,24 @@ class SweepView:
         with self._lock:
             for job_id in jobs:
                 self._rows.pop(job_id, None)
+                self._curves.pop(job_id, None)
             self._gone = gone, gone_trials
 
     def look(self) -> Look:
         """Return the current snapshot."""
         with self._lock:
-            jobs = [dataclasses.replace(row) for row in self._rows.values()]
+            jobs = [
+                dataclasses.replace(row, curve=curve.points() if (curve := self._curves.get(row.job_id)) else ())
+                for row in self._rows.values()
+            ]
             gone, gone_trials = self._gone
             look = dataclasses.replace(
                 self._look,
                 policy=self.policy,
                 metric=self.metric,
+                direction=self.direction,
+                name=self.name,
+                stop=self.stop,
                 trials=self.trials,
                 decisions=list(self._decisions),
                 num_decisions=self._num_decisions,
@@ -202,8 +239,15 @@ class SweepView:
         for row in jobs:
             trial = self.trial_of(row.job_id)
             first = found.get(trial, row)
-            found[trial] = dataclasses.replace(row, job_id=trial, arrived_s=first.arrived_s)
+            found[trial] = dataclasses.replace(row, job_id=trial, arrived_s=first.arrived_s, point=self.point_of(trial))
         return list(found.values())
+
+    def _draw(self, job_id: str, points: Sequence[tuple[float, int, float]]) -> None:
+        """Add points (time, iteration, value) to the curve of a job's metric."""
+        if self.metric and points:
+            curve = self._curves.setdefault(job_id, Thinned(CURVE_POINTS))
+            for _, _, value in points:
+                curve.add(value)
 
     def _feedback_came(self, row: Row, now_s: float) -> None:
         if row.feedback is None:

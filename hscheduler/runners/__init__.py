@@ -5,10 +5,12 @@ Commands and ``hscheduler.sweep`` choose a runner.  Output, reports and results 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,21 +20,27 @@ from eps.cluster.yarn.facade import Client
 from eps.errors import ConfigError, EpsError, JobNotFoundError, ResourceError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
 from eps.job.yarn.submit import end_submitted
+from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from eps.storage.locations import open_storage
 from eps.system import interrupt
 from hscheduler.application.monitor import KILL_S, ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
 from hscheduler.application.staged_files import SWEEP
 from hscheduler.application.submit import submit_sweep
 from hscheduler.core import events as e
-from hscheduler.live.checks import check_sweep
+from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import LiveScheduler, OnEvent
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures, sentences
+from hscheduler.reports.view import SweepView
+from hscheduler.runners.report_writer import ReportWriter
 from hscheduler.service.client import SchedulerClient
+from hscheduler.service.recorded_sweep import RecordedSweep, SweepState
 from hscheduler.spec import Spec
+
+logger = logging.getLogger(__name__)
 
 #: Name in messages before the sweep has an id.
 _NAME = "the sweep"
@@ -60,6 +68,8 @@ class Outcome:
     problems: tuple[str, ...] = ()
     #: Hints for the user, as sentences.
     hints: tuple[str, ...] = ()
+    #: Where the results stay if a file of the user cannot be written, and what writes it; empty: nowhere.
+    kept: str = ""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -94,42 +104,115 @@ class Here:
     policy : str
     points : Points, optional
         Source of points; default: the algorithm of the spec.
+    place : RecordedSweep, optional
+        The folder in which the sweep is recorded; the caller holds its lock.  A sweep that the folder has continues.
+        None: the sweep has no record, and its jobs end with this process.
+    report : Path, optional
+        File to which the report is written while the sweep runs, besides that in the folder.
 
     Attributes
     ----------
     viewers : list of OnEvent
         Called after every event.  Append to it before :meth:`run`.
+
+    Raises
+    ------
+    ConfigError, StorageError
+        The sweep cannot run, or the folder cannot be used.
     """
 
-    def __init__(self, spec: Spec, policy: str, points: Points | None = None) -> None:
-        spec = placed(spec, None)
-        check_sweep(spec)
+    def __init__(
+        self,
+        spec: Spec,
+        policy: str,
+        points: Points | None = None,
+        place: RecordedSweep | None = None,
+        report: Path | None = None,
+    ) -> None:
+        self.policy, spec = policy, placed(spec, None)
+        is_new = place is None or not place.settings_path.exists()
+        if is_new:
+            check_sweep(spec)
+            _warn(spec, policy)
         self.viewers: list[OnEvent] = []
         self.sweep = Sweep(spec, policy, self._show, points)
+        self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
+        self._views: list[SweepView] = []
+        if place is not None and is_new:
+            place.begin(policy, spec)
+
+    def watch(self, view: SweepView) -> None:
+        """Keep a view up to date while the sweep runs, with the trials that ran before it was resumed."""
+        self._views.append(view)
 
     def run(self, viewers: Viewers) -> Outcome:
-        """Run the sweep; an interrupt ends its jobs.  See :class:`Runner`."""
+        """Run the sweep; an interrupt ends its jobs, a recorded sweep can be resumed.  See :class:`Runner`."""
 
         def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
             for line in failures(commands, self.sweep.name_of) + sentences(event, commands):
                 viewers.news(f"{now_s:8.2f} s  {line}")
 
         self.viewers.append(tell)
+        self.sweep.on_restored = self._look_back
         try:
-            return _tested(self.sweep.run(), self.sweep.spec.sweep.final_test)
+            return self._saved(_tested(self._run(), self.sweep.spec.sweep.final_test))
         except KeyboardInterrupt as error:
-            found = self.report()
-            hints = ("interrupted: no trial had started",) if found is None else ()
-            raise Interrupted(Outcome(found, hints=hints)) from error
+            raise Interrupted(self._stopped()) from error
         except Exception as error:
-            found = self.report()
-            if found is None:
+            if self.sweep.scheduler is None:
                 raise
-            return Outcome(found, error)
+            return replace(self._stopped(), error=error)
 
     def report(self) -> dict[str, Any] | None:
         """Return the current report; None before the sweep has started."""
         return None if self.sweep.scheduler is None else self.sweep.report()
+
+    def _run(self) -> dict[str, Any]:
+        if self._place is None:
+            return self.sweep.run()
+        place = self._place
+        writer = ReportWriter(lambda: self._titled(self.report(), SweepState.RUNNING), [place.report_path, *self._more])
+        self.viewers.append(lambda now_s, event, commands: writer.note())
+        # A signal of the terminal or the system interrupts the jobs, too: they are not tied to this process.
+        with interrupt.interrupt_on_signals(), closing(place.open_record()) as record, writer:
+            return self.sweep.run(record)
+
+    def _saved(self, outcome: Outcome) -> Outcome:
+        """Write the final report to the sweep's folder."""
+        if self._place is None:
+            return outcome
+        outcome = replace(outcome, report=self._titled(outcome.report, SweepState.ENDED), kept=self._place.kept())
+        try:
+            write_json_atomic(self._place.report_path, outcome.report, mode=PUBLIC_MODE)
+        except StorageError as error:
+            return replace(outcome, problems=(*outcome.problems, f"{error}; {outcome.kept}"))
+        return outcome
+
+    def _stopped(self) -> Outcome:
+        """Return the outcome of a sweep that was interrupted, or whose scheduler failed."""
+        found = self._titled(self.report(), SweepState.INTERRUPTED)
+        hints = ("interrupted: no trial had started",) if found is None else ()
+        if self._place is None:
+            return Outcome(found, hints=hints)
+        resumes = f"{self._place.resume_command} continues it, with every result"
+        return Outcome(found, hints=(*hints, resumes), kept=self._place.kept())
+
+    def _titled(self, report: dict[str, Any] | None, state: SweepState) -> dict[str, Any] | None:
+        return report if report is None or self._place is None else self._place.titled(report, state)
+
+    def _look_back(self) -> None:
+        """Load the views with what the scheduler knows; runs on its thread."""
+        scheduler = self.sweep.scheduler
+        assert scheduler is not None
+        record = scheduler.registry.timeline.snapshot(SWEEP)
+        past = {trial.job_id: trial for trial in scheduler.look_ups.trials(SWEEP)}
+        record.trials = dict(sorted((past | record.trials).items(), key=lambda item: item[1].arrived_s))
+        for view in self._views:
+            view.look_back(record, scheduler.state)
+            self.viewers.append(partial(self._update, view))
+
+    def _update(self, view: SweepView, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
+        view.take(now_s, event, commands, self.sweep.state)
 
     def stop_trial(self, trial: str, why: str) -> None:
         """End a trial.  Raises as :meth:`LiveScheduler.cancel_trial`, also if the sweep has not started."""
@@ -154,6 +237,45 @@ class Here:
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         for viewer in self.viewers:
             viewer(now_s, event, commands)
+
+
+def _warn(spec: Spec, policy: str) -> None:
+    for sentence in warnings_of(spec, policy):
+        logger.warning("%s", sentence)
+
+
+class ResumedHere(Here):
+    """A sweep that was recorded on this host.
+
+    Parameters
+    ----------
+    place : RecordedSweep
+        Its folder; the caller holds its lock.
+    report : Path, optional
+        As of :class:`Here`.
+    """
+
+    def __init__(self, place: RecordedSweep, report: Path | None = None) -> None:
+        # Before anything else: a record of another version is refused at once.
+        place.open_record().close()
+        policy, spec = place.settings()
+        super().__init__(spec, policy, place=place, report=report)
+
+
+class Over:
+    """A recorded sweep that has ended: its outcome is its report."""
+
+    def __init__(self, place: RecordedSweep) -> None:
+        self._place = place
+
+    def run(self, viewers: Viewers) -> Outcome:
+        """Return the report.  See :class:`Runner`."""
+        return Outcome(self._place.latest_report(), kept=self._place.kept())
+
+
+def _is_replaced(path: Path) -> bool:
+    """Return whether a report replaces the last one at a path; a pipe or a terminal gets the final one only."""
+    return not (path.is_char_device() or path.is_fifo())
 
 
 def _tested(report: dict[str, Any], data: str) -> Outcome:
@@ -211,10 +333,12 @@ class OnYarn:
     ----------
     spec : Spec
     policy : str
+    name : str
+        Of the sweep on this machine; empty: a new id.
     """
 
-    def __init__(self, spec: Spec, policy: str) -> None:
-        self._spec, self._policy = spec, policy
+    def __init__(self, spec: Spec, policy: str, name: str = "") -> None:
+        self._spec, self._policy, self._name = spec, policy, name
 
     def run(self, viewers: Viewers) -> Outcome:
         """Submit the application, follow it to its end and fetch its results.  See :class:`Runner`."""
@@ -222,10 +346,11 @@ class OnYarn:
             conf = environment_configuration()
             spec = placed(self._spec, "yarn")
             check_sweep(spec)
+            _warn(spec, self._policy)
             client = YarnClient(conf)
         # Ends of this process end the application: no other process here follows it.
         with closing(client), interrupt.interrupt_on_signals():
-            known = ApplicationDir.new_sweep()
+            known = ApplicationDir.new_sweep(self._name)
             with known.service.lock():
                 application = _submitted(spec, self._policy, known, client, conf)
                 line = f"{application.application_id} runs the sweep: {_how(known, application)}"

@@ -116,9 +116,10 @@ class Observer:
 
     def _tell(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
         texts = failures(commands, self.name_of) + sentences(event, commands)
-        if any(isinstance(command, e.JobOver) for command in commands):
+        is_over = any(isinstance(command, e.JobOver) for command in commands)
+        if is_over or any(isinstance(command, e.TrialWanted) for command in commands):
             self.wake()
-        elif not texts:
+        if not (texts or is_over):
             return
         sweeps = {state.jobs[job_id].request.sweep for job_id in jobs_of(event, commands) & state.jobs.keys()}
         if isinstance(event, e.JobRefused):

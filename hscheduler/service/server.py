@@ -17,6 +17,7 @@ from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
 from hscheduler.core.rungs import DEFAULT
+from hscheduler.core.thinned import Thinned
 from hscheduler.live.job_results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
@@ -132,8 +133,8 @@ class SchedulerService(HSchedulerServicer):
     def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
         """End a job, or a sweep with all of its jobs."""
         name, why = request.name, request.why or "killed on request"
-        if self._known(name) is not None:
-            jobs = [name]
+        if (job := self._known(name)) is not None:
+            jobs = [] if job.is_over else [name]
             self._scheduler.cancel(name, why)
         else:
             self._check_sweep(name)
@@ -273,12 +274,20 @@ class SchedulerService(HSchedulerServicer):
         known = dict.fromkeys(each for each in (*past, *here) if submission.job_id in each.jobs)
         return [(round(each.at_s, 3), each.sentence) for each in known]
 
+    def _metric(self, sweep: str) -> str:
+        opened = self._scheduler.registry.sweeps.get(sweep)
+        return (opened.metric if opened is not None else "") or self._scheduler.settings.metric
+
     def _job(self, submission: Submission) -> dict[str, Any]:
         """Return the state of a job; runs on the scheduler's thread."""
         job = self._scheduler.state.jobs.get(submission.job_id)
         record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
-        latest = None if record is None or record.curve.last is None else record.curve.last[2]
+        metric = self._metric(submission.sweep)
+        latest = None if record is None else _last(record.curve)
+        value = latest if metric == "loss" or record is None else _last(record.values)
+        value = submission.feedback if value is None else value
+        value = submission.loss if submission.loss is not None else value
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {
             "job_id": submission.job_id,
@@ -293,16 +302,25 @@ class SchedulerService(HSchedulerServicer):
             "rungs": [[iteration, spelt(value)] for iteration, value in submission.rungs],
             "has_started": submission.has_started,
             "on": self._scheduler.settings.job_settings.get("on", submission.spec.on),
+            # The metric by which its sweep ranks it, and that metric: the final value, else the latest.
+            "metric": metric,
+            "value": None if value is None else spelt(value),
+            # The final value only, whatever the metric.
             "loss": None if submission.loss is None else spelt(submission.loss),
             # The training loss after the latest iteration.
             "latest_loss": None if latest is None else spelt(latest),
             "feedback": None if submission.feedback is None else spelt(submission.feedback),
             # A job reports one more iteration when it has measured its final metrics.
             "iteration": min(job.iteration if job is not None else submission.iteration, submission.spec.iterations),
+            "iterations": submission.spec.iterations,
             "workers": job.workers if job is not None else 0,
             "servers": job.servers if job is not None else 0,
             "arrived_s": None if arrived_s is None else round(arrived_s, 3),
         }
+
+
+def _last(curve: Thinned[tuple[float, int, float]]) -> float | None:
+    return None if curve.last is None else curve.last[2]
 
 
 def _object(text: str, what: str) -> dict[str, Any]:

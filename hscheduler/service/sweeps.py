@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Mapping
@@ -9,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.live.checks import check_sweep, working
+from hscheduler.live.checks import check_sweep, warnings_of, working
 from hscheduler.live.placement import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import attempt_id
-from hscheduler.live.sweep import SETTLE_TIMEOUT_S, Sweep, opened_of, trial_id, trial_prefix
+from hscheduler.live.sweep import SETTLE_TIMEOUT_S, Sweep, trial_id, trial_prefix
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,9 @@ class Sweeps:
                 except ConfigError as error:
                     # For example, its search algorithm is not installed.  The next restart tries again.
                     logger.error("sweep %s cannot resume: %s", name, error)
+                    # Meanwhile no room is kept for its trials.
+                    opened = self._scheduler.registry.sweeps[name]
+                    self._scheduler.open_sweep(dataclasses.replace(opened, coming=None))
                     self._failed[name] = str(error)
 
     def run(self, name: str, tables: Mapping[str, Any]) -> None:
@@ -82,6 +86,8 @@ class Sweeps:
                 spec = self._spec(tables)
                 check_sweep(spec, reads_data=False)
                 working(spec, lambda job: check_place(job, scheduler.settings.job_settings))
+                for sentence in warnings_of(spec, scheduler.settings.policy):
+                    logger.warning("sweep %s: %s", name, sentence)
             sweep = self._sweep(name, tables)
             try:
                 # The longest name of a job that the sweep can have.
@@ -92,7 +98,7 @@ class Sweeps:
                     "of its jobs start with it and have at most 64 characters"
                 ) from None
             if not is_same:
-                scheduler.open_sweep(opened_of(sweep.spec, name), tables)
+                scheduler.open_sweep(sweep.spec.opened(name), tables)
             scheduler.settle(SETTLE_TIMEOUT_S)
             self._start(name, sweep)
 

@@ -82,7 +82,8 @@ class Simulation:
     feedback_iteration : int
         The iteration after which a job reports early feedback (EPS §6: the 100th).
     sweeps : iterable of SweepOpened
-        Sweeps whose ranking or threshold is not the default.
+        Sweeps whose ranking or threshold is not the default.  If one has ``coming``, jobs arrive when they can start,
+        and each is taken from ``jobs`` at that moment.
     seed : int
         Seed of randomized policies.
     parallelism : int
@@ -126,9 +127,13 @@ class Simulation:
         self._heap: list[tuple[float, int, e.Event | str, int]] = []
         self._order = 0
         self.now_s = 0.0
-        for sweep in sweeps:
+        opened = list(sweeps)
+        #: Whether jobs arrive when they can start, and whether one is about to.
+        self._draws, self._arrives = any(sweep.coming is not None for sweep in opened), False
+        for sweep in opened:
             self._step(sweep)
-        self._next_arrival()
+        if not self._draws:
+            self._next_arrival()
 
     def run(self) -> Timeline:
         """Run the simulation to its end; return the timeline.
@@ -145,7 +150,9 @@ class Simulation:
                 self._milestone(what, version)
             else:
                 if isinstance(what, e.JobSubmitted):
-                    self._next_arrival()
+                    self._arrives = False
+                    if not self._draws:
+                        self._next_arrival()
                 self._happen(what, version)
         left = [name for name, job in self.scheduler.jobs.items() if not job.phase.ended]
         if left:
@@ -160,6 +167,7 @@ class Simulation:
         self._full = bool(self._parallelism) and len(self._running) - len(self._paused) >= self._parallelism
         job = None if self._full else next(self._jobs, None)
         if job is not None:
+            self._arrives = True
             self._running[job.request.job_id] = _Running(job)
             restart_s = self._costs.end_s + self._costs.restart_s + self._costs.start_s
             request = dataclasses.replace(job.request, iterations=job.iterations, restart_s=restart_s)
@@ -327,6 +335,8 @@ class Simulation:
                 self._running.pop(job_id, None)
                 self._paused.discard(job_id)
                 self._arrive_if_full()
+            case e.TrialWanted() if not self._arrives:
+                self._next_arrival()
 
     def _arrive_if_full(self) -> None:
         """Let the next job arrive if it waited for one to end or to be paused."""

@@ -81,7 +81,7 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
         raise DataError("no trial of the report has iterated: there is nothing to simulate")
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
     # Arrivals are given, so nothing else may limit them.
-    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
+    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, arrival="burst", parallelism=0))
     jobs = _jobs_like(spec.under(policy), trials, model)
     found = _simulate(alone, policy, jobs, len(trials), points, costs_of(spec, model))
     # A trial that the real run stopped has no final loss.
@@ -103,10 +103,8 @@ def _simulate(
     points: Mapping[str, Mapping[str, Any]],
     costs: Costs,
 ) -> dict[str, Any]:
-    direction, sweep = Direction(spec.sweep.direction), spec.sweep
-    opened = e.SweepOpened(
-        SWEEP, direction, sweep.threshold or None, sweep.metric, sweep.feedback_iteration, sweep.stopping(), trials
-    )
+    direction = Direction(spec.sweep.direction)
+    opened = dataclasses.replace(spec.opened(SWEEP), trials=trials)
     #: The final losses of all points, also of those that a policy stops.
     losses: list[float | None] = []
 

@@ -7,14 +7,17 @@ threshold.
 ``podium`` is stricter, and not from the paper.  EPS §6 counts running jobs only: once one of them finishes, the next
 job trains to its end, however bad it is.  Under ``podium`` a sweep has ``threshold`` places, and a running job keeps
 training while its early feedback is among the ``threshold`` best of the running and the finished jobs.  Under both
-rules the job with the best early feedback always finishes.
+rules the job with the best early feedback always finishes.  Of jobs with equal early feedback the one that arrived
+earlier is better.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hscheduler.core.cohort import Cohort
 from hscheduler.core.decisions import Decision, Kill
-from hscheduler.core.jobs import worst
+from hscheduler.core.jobs import EARLIER, worst
 
 
 def stop_nothing(cohort: Cohort) -> Decision:
@@ -30,6 +33,7 @@ def stop_the_worst(cohort: Cohort) -> Decision:
     sentence = (
         f"{job.job_id} is killed: {len(cohort.in_training())} jobs of {cohort.sweep} are in the training phase, the "
         f"threshold is {cohort.threshold}, and its early feedback {job.feedback:g} is the worst"
+        + _tie(job.feedback, (other.feedback for other in cohort.in_training() if other is not job))
     )
     return Decision((Kill(job.job_id),), sentence)
 
@@ -46,7 +50,13 @@ def stop_the_outranked(cohort: Cohort) -> Decision:
             sentence = (
                 f"{job.job_id} is killed: {cohort.threshold} running or finished jobs of {cohort.sweep} have better "
                 f"early feedback than its {job.feedback:g}"
+                + _tie(job.feedback, (value for other, value in ranked.items() if other != number))
             )
             return Decision((Kill(job.job_id),), sentence)
         del ranked[number]
     return Decision()
+
+
+def _tie(value: float | None, others: Iterable[float | None]) -> str:
+    """Return how a tie was broken, as the end of a sentence; empty if no other has the value."""
+    return EARLIER if value in others else ""

@@ -53,6 +53,7 @@ def asha(cohort: Cohort) -> Decision:
             contenders = cohort.contenders(rung)
             best = contenders[: len(contenders) // cohort.stopping.eta]
             among = f"the best {len(best)} of {len(contenders)} at iteration {cohort.rungs.at(rung)}"
+            among += cohort.tie(rung, contenders, len(best))
             promoted = [job for job in _ranked(paused.get(rung, ()), contenders) if job.number in best]
             stopped = [job for job in fresh.get(rung, ()) if job.number not in best]
             if promoted or stopped:
@@ -68,7 +69,7 @@ def _place(cohort: Cohort, rung: int, places: int, fresh: Sequence[Job], paused:
     ranking = cohort.ranking(rung)
     unknown, iteration = cohort.total - len(ranking), cohort.rungs.at(rung)
     safe, out = set(ranking[: max(0, places - unknown)]), set(ranking[places:])
-    among = f"the best {places} of {cohort.total} at iteration {iteration}"
+    among = f"the best {places} of {cohort.total} at iteration {iteration}" + cohort.tie(rung, ranking, places)
     promoted = _ranked([job for job in paused if job.number in safe], ranking)
     stopped = [job for job in fresh if job.number not in safe | out]
     sentences = [_promotion(promoted, among)] if promoted else []

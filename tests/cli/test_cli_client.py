@@ -231,7 +231,7 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
         end = threading.Thread(target=lambda: silent.wait(20.0) and fake.end("failed", "HDFS was away"))
         end.start()
         shown = io.StringIO()
-        run._show(job, shown, quiet=False)
+        run._show(job, shown, run.Detail.PROGRESS)
         assert shown.getvalue() == ""
         end.join()
 

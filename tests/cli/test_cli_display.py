@@ -75,7 +75,7 @@ def test_line_of_a_job_that_has_not_measured_yet_promises_nothing() -> None:
 
 
 def test_each_phase_of_a_change_is_told_once() -> None:
-    news = ChangeNews()
+    news = ChangeNews(with_phases=True)
     assert news.lines([change_of(phase="prepared")]) == [
         "plan 1 add-workers=2: queued, proposed +10 ms, prepared +10 ms"
     ]
@@ -87,19 +87,27 @@ def test_each_phase_of_a_change_is_told_once() -> None:
     assert unsettled[0].endswith("pause 1.2 ms, delay 0 so far"), "the next iteration is under way"
 
 
+def test_without_phases_a_change_is_told_when_it_is_over() -> None:
+    news = ChangeNews()
+    assert news.lines([change_of(phase="prepared")]) == []
+    outcome = "added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, delay 0"
+    assert news.lines([change_of(phase="released")]) == [f"plan 1 add-workers=2: {outcome}"]
+    assert news.lines([change_of(phase="released")]) == []
+
+
 def test_phases_of_one_instant_are_told_in_their_order() -> None:
     change = change_of(phase="proposed", seconds={"proposed": 0.0, "queued": 0.0})
-    assert ChangeNews().lines([change]) == ["plan 1 add-workers=2: queued, proposed +0"]
+    assert ChangeNews(with_phases=True).lines([change]) == ["plan 1 add-workers=2: queued, proposed +0"]
 
 
 def test_aborted_change_tells_why() -> None:
     (line,) = ChangeNews().lines([change_of(phase="aborted", reason="cancelled")])
-    assert line.endswith("| aborted: cancelled")
+    assert line == "plan 1 add-workers=2: aborted: cancelled"
 
 
 def test_pipe_gets_a_line_a_second_and_every_change_at_once() -> None:
     stream, now = io.StringIO(), iter([0.0, 0.2, 0.4, 1.3])
-    display = PlainDisplay(stream, now_s=lambda: next(now))
+    display = PlainDisplay(stream, ChangeNews(with_phases=True), now_s=lambda: next(now))
     display.show(status_of(clock=1))
     display.show(status_of(clock=2))
     display.show(status_of(clock=3, plan=change_of(phase="proposed")))
@@ -124,7 +132,7 @@ def test_terminal_draws_one_line_again_with_changes_above_it() -> None:
     assert not rest
     assert first.startswith("[....................] 1/200") and "\n" not in first
     above, line, end = second.split("\n")
-    assert above.startswith("plan 1 add-workers=2: queued") and line.startswith("[....................] 2/200")
+    assert above.startswith("plan 1 add-workers=2: added worker-3") and line.startswith("[....................] 2/200")
     assert end == ""
 
 
@@ -155,7 +163,7 @@ def test_status_of_a_job_that_starts_shows_nothing_that_is_not_known() -> None:
 
 
 def test_what_a_change_waits_for_is_told_once_it_takes_long() -> None:
-    news, plan = ChangeNews(), change_of(phase="proposed")
+    news, plan = ChangeNews(with_phases=True), change_of(phase="proposed")
     assert len(news.lines([{**plan, "waits_for": "2 containers", "waited_s": 0.3}])) == 1
     assert news.lines([{**plan, "waits_for": "2 containers", "waited_s": 0.9}]) == []
     late = {**plan, "waits_for": "2 containers", "waited_s": 1.4}

@@ -138,12 +138,12 @@ def test_eps_run_says_that_it_writes_to_hdfs(
     monkeypatch.setattr(run_command, "_ended", lambda _: report)
     monkeypatch.setattr(run_command, "summary_text", lambda _: "the summary")
     request = RunRequest(JobSpec(), export=str(remote / "models/m.npz"))
-    for quiet in (False, True):
+    for detail in (run_command.Detail.PROGRESS, run_command.Detail.QUIET):
         stream = io.StringIO()
-        assert run_command._to_its_end(cast(Job, job), request, stream, quiet) == (report, 0)
+        assert run_command._to_its_end(cast(Job, job), request, stream, detail) == (report, 0)
         lines = stream.getvalue().splitlines()
         assert [line.partition(" to ")[0] for line in lines] == (
-            [] if quiet else ["the summary", "job: writes its model"]
+            [] if detail is run_command.Detail.QUIET else ["the summary", "job: writes its model"]
         )
 
 

@@ -37,6 +37,7 @@ UNIT = Resources(1, 1024)
 REQUEST = JobRequest("a", "s", 2, 1, UNIT, UNIT, UNIT, 8, 8)
 EVENTS: tuple[e.Event, ...] = (
     e.SweepOpened("s", Direction.MAXIMIZE, None, "accuracy", 10, Stopping("asha", 4, 10, 90), 27),
+    e.LossDiverged("a", "training diverged: its loss grew"),
     e.SweepClosed("s", "on request"),
     e.JobSubmitted(REQUEST),
     e.JobRefused("a", "s", "why\nnot"),

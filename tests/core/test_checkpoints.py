@@ -83,13 +83,14 @@ def complete(master: ScriptedMaster, order: m.TakeCheckpoint, clock: int) -> int
         ("10", Schedule(10)),
         ("1s", Schedule(seconds=1.0)),
         ("30s", Schedule(seconds=30.0)),
+        ("36,12,108,36", Schedule(at=(12, 36, 108))),
     ],
 )
 def test_schedule_is_read(text: str, schedule: Schedule) -> None:
     assert schedule_of(text) == schedule and bool(schedule) == bool(text)
 
 
-@pytest.mark.parametrize("text", ["0", "0s", "-1", "ten", "1.5s", "s", "10m"])
+@pytest.mark.parametrize("text", ["0", "0s", "-1", "ten", "1.5s", "s", "10m", "0,5", "5,", "5s,9"])
 def test_schedule_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="checkpoint_every"):
         schedule_of(text)
@@ -130,6 +131,19 @@ def test_every_multiple_is_taken_where_each_is_complete_in_time() -> None:
     assert driver_of(master).latest_clock == clocks[-1] and driver_of(master).size_bytes == 5 * 40
     journaled = [c.record["state"] for c in master.commands(e.Journal) if c.record["kind"] == "checkpoint"]
     assert journaled == ["complete"] * 5
+
+
+def test_checkpoints_are_taken_at_certain_clocks_and_a_missed_one_is_made_up_for() -> None:
+    master = with_checkpoints("1,30,60")
+    clock, clocks = 0, []
+    for _ in range(3):
+        order, clock = train_until_ordered(master, clock)
+        clocks.append(order.clock)
+        clock = complete(master, order, clock)
+    assert 1 < clocks[0] < 10 and clocks[1:] == [30, 60]
+    for later in range(clock, 100):
+        train(master, later)
+        assert driver_of(master).pending is None
 
 
 def test_checkpoint_is_finished_when_the_clocks_before_it_were_measured() -> None:

@@ -351,8 +351,8 @@ def test_a_change_says_what_it_waits_for_and_for_how_long() -> None:
 def test_what_a_change_cost_is_settled_when_an_iteration_has_ended_since() -> None:
     """The iteration in progress may still be delayed further."""
     master = running()
-    master.clock(-1)
-    master.clock(0)
+    for clock in range(-1, 2):
+        master.clock(clock)
     plan = master.carry_out(ADD_WORKER)
     completed_s = master.state.progress.history.completed_s
     assert plan.phase is Phase.RELEASED and not change_entry(plan, completed_s, master.now_s)["settled"]

@@ -153,7 +153,7 @@ def test_horizon_never_falls_before_the_first_clock() -> None:
 # ---- what a plan cost
 
 
-def plain_cost(completed_s: list[float], begin_s: float, end_s: float) -> tuple[float, float]:
+def plain_cost(completed_s: list[float], begin_s: float, end_s: float, commit_clock: int | None) -> tuple[float, float]:
     """The definition, word by word."""
     intervals = list(pairwise(completed_s))
     during = [i for i, (start, stop) in enumerate(intervals) if stop > begin_s and start < end_s]
@@ -161,8 +161,9 @@ def plain_cost(completed_s: list[float], begin_s: float, end_s: float) -> tuple[
         return 0.0, 0.0
     before = sorted(stop - start for start, stop in intervals[max(0, during[0] - 20) : during[0]])
     after = sorted(stop - start for start, stop in intervals[during[-1] + 1 : during[-1] + 21])
-    before, after = before or after, after or before
-    usual = [after if commit_clock is not None and i + 1 >= commit_clock else before for i in during]
+    is_new = {i: commit_clock is not None and i + 1 >= commit_clock for i in during}
+    own = sorted(intervals[i][1] - intervals[i][0] for i in during if not is_new[i])
+    usual = [after or before or own if is_new[i] else before or own for i in during]
     excess = [
         intervals[i][1] - intervals[i][0] - (values[len(values) // 2] if values else 0.0)
         for i, values in zip(during, usual, strict=True)
@@ -180,10 +181,27 @@ def test_pause_and_slowdown_are_what_their_definition_says() -> None:
             completed_s.append(now_s)
         begin_s = random.uniform(-1.0, now_s + 1.0)
         end_s = begin_s + random.uniform(0.01, 5.0)
+        commit_clock = random.choice((None, random.randrange(60)))
 
-        assert pause_and_slowdown(completed_s, begin_s, end_s) == pytest.approx(
-            plain_cost(completed_s, begin_s, end_s)
+        assert pause_and_slowdown(completed_s, begin_s, end_s, (), commit_clock) == pytest.approx(
+            plain_cost(completed_s, begin_s, end_s, commit_clock)
         ), seed
+
+
+def test_iterations_of_a_smaller_size_take_longer_which_is_no_pause() -> None:
+    """Half of the workers leave from clock 4 on; the plan lives until clock 5."""
+    completed_s = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0]
+
+    assert pause_and_slowdown(completed_s, 3.5, 7.5, (), commit_clock=4) == (0.0, 0.0)
+    stalled_s = [*completed_s[:5], *(at_s + 0.5 for at_s in completed_s[5:])]
+    assert pause_and_slowdown(stalled_s, 3.5, 7.5, (), commit_clock=4) == (0.5, 0.5)
+
+
+def test_a_growth_in_the_first_iterations_is_no_pause() -> None:
+    completed_s = [1.0, 2.0, 2.5, 3.0, 3.5]
+
+    assert pause_and_slowdown(completed_s, 0.2, 2.7, (), commit_clock=2) == (0.0, 0.0)
+    assert pause_and_slowdown(completed_s[:3], 0.2, 2.7, (), commit_clock=2) == (0.0, 0.0)
 
 
 def test_one_long_interval_is_the_pause() -> None:

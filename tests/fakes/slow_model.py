@@ -1,4 +1,4 @@
-"""A model that takes its time until a test has done what it wanted to: what is done to a job comes before its end."""
+"""Models of users: one that takes its time, so that a test can act before its job ends, and one that always fails."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ class Slow({name}):
             time.sleep({seconds!r})
         return super().loss_and_gradient(params, X, y)
 """
+
+
+#: Why a broken model fails.
+NO_GRADIENT = "this model has no gradient"
+_BROKEN = f"""
+from eps.ml.models.linear import Linear
+
+
+class Broken(Linear):
+    def loss_and_gradient(self, params, X, y):
+        raise ValueError({NO_GRADIENT!r})
+"""
+
+
+def broken_model(folder: Path) -> str:
+    """Return the setting ``model`` of one whose training always fails."""
+    path = folder / "broken.py"
+    path.write_text(_BROKEN)
+    return f"{path}:Broken"
 
 
 class SlowModel:

@@ -266,9 +266,8 @@ def test_a_sweep_whose_client_was_killed_is_followed_again(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
     assert main(["sweeps"]) == 0
     told = capsys.readouterr().out
-    assert ID not in told and "fetched sweeps are not shown: 1 (--all)" in told
-    assert main(["sweeps", "--all"]) == 0
-    assert f"{killed}  {ID}  finished        fetched" in capsys.readouterr().out
+    over = f"{len(REPORT['trials'])}/{len(REPORT['trials'])}"
+    assert f"{killed}  {ID}  finished  {over}   fetched  loss 0.25 (trial-2)" in told
 
 
 @pytest.mark.parametrize("content", ["{", '{"state": "finished"}'])
@@ -337,11 +336,7 @@ def test_an_unreadable_outcome_of_a_sweep_is_reported_with_the_command_to_retry(
 
 def test_an_unknown_sweep_is_reported(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweeps"]) == 0
-    assert capsys.readouterr().out == "no sweep on YARN to follow or fetch\n"
-    assert sweep(tmp_path) == 0
-    capsys.readouterr()
-    assert main(["sweeps"]) == 0
-    assert capsys.readouterr().out == "no sweep on YARN to follow or fetch; fetched sweeps are not shown: 1 (--all)\n"
+    assert capsys.readouterr().out == "no sweep was run here, or submitted to YARN from here\n"
 
 
 def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:

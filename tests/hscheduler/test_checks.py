@@ -11,17 +11,18 @@ import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
 from eps.spec.job_spec import JobSpec
-from hscheduler import cli
+from hscheduler import cli, spec
 from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
 from hscheduler.live import checks
-from hscheduler.live.checks import check_sweep
+from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, is_retryable
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
+from hscheduler.runners import Here
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec, Spec
 
@@ -78,6 +79,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"job": {"workers": 8}}, "more than the whole cluster holds .nodes = 2, vcores = 4, memory = 16GiB"),
     ({"cluster": {"memory": "1GiB"}}, "more than the whole cluster holds .nodes = 2, vcores = 4, memory = 1GiB"),
     ({"cluster": {"nodes": 1, "vcores": 1}}, r"whole cluster holds \(nodes = 1, vcores = 1, memory = 16GiB\)"),
+    (
+        {"space": {"l2": {"choice": [0.1, 0.1]}, "seed": {"randint": [3, 4]}}},
+        r"\[space\] has one point, so all 3 trials would be the same: .* or set trials = 1",
+    ),
     ({"space": {}}, r"\[space\] is empty, so all 3 trials would be the same: .* or set trials = 1"),
     ({"space": {"data": {"choice": ["a.csv", "b.csv"]}}, "job": {}}, "a.csv: no such file"),
     ({"job": {"data": "empty.csv"}}, "empty.csv"),
@@ -153,7 +158,7 @@ def test_a_metric_of_the_test_data_needs_test_data() -> None:
     found = tables(sweep=sweep, space={"test": {"choice": ["", "0.2"]}})
     del found["job"]["test"]
     check_sweep(Spec.of(found))
-    found["space"] = {"test": {"choice": [""]}}
+    found["space"] = {"test": {"choice": [""]}, "seed": {"choice": [1, 2, 3]}}
     with pytest.raises(ConfigError, match=r"'test_loss', .* has loss$"):
         check_sweep(Spec.of(found))
 
@@ -191,7 +196,7 @@ def test_settings_that_work_only_together_are_found_by_random_points(monkeypatch
     found = tables(space=space)
     del found["job"]["data"], found["job"]["model"]
     check_sweep(Spec.of(found))
-    monkeypatch.setattr(checks, "_DRAWN", 0)
+    monkeypatch.setattr(spec, "_NUM_RANDOM", 0)
     with pytest.raises(ConfigError, match="no trial can work: "):
         check_sweep(Spec.of(found))
 
@@ -267,7 +272,8 @@ def test_the_metrics_of_a_task_are_those_that_its_jobs_report() -> None:
     ones = (1, 1)
     for task in ("binary", "multiclass", "regression"):
         counts = () if task == "regression" else ones
-        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts)
+        bins = ones if task == "binary" else ()
+        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts, bins, bins, 1.0, 1.0)
         assert set(sums.summary()) == set(summary_names(task))
 
 
@@ -287,3 +293,71 @@ def test_a_container_larger_than_a_node_does_not_fit() -> None:
     assert ClusterSpec().container() == Resources(1, 4096)
     with pytest.raises(ConfigError, match="the whole cluster"):
         check_sweep(Spec.of(tables(cluster={"container_memory": "32GiB"})))
+
+
+SPACE = {"learning_rate": {"loguniform": [1e-3, 1]}}
+SMALL = {"nodes": 1, "vcores": 8, "memory": "32GiB", "master_container": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "sweep", "why"),
+    [
+        (
+            "elastic",
+            {"threshold": 3},
+            "2 trials fit at once, threshold 3: nothing would ever be stopped; set thresh",
+        ),
+        ("elastic", {"threshold": 1}, ""),
+        ("elastic", {}, "2 trials fit at once, threshold 2: nothing would ever be stopped"),
+        ("elastic", {"stop": "none"}, ""),
+        ("static", {"threshold": 3}, ""),
+        ("static-stop", {}, "2 trials fit at once, threshold 2"),
+        ("gain", {"threshold": 3}, ""),
+        ("gain", {"threshold": 3, "parallelism": 3}, "parallelism is 3, threshold 3: nothing would ever be stopped"),
+        ("podium", {"threshold": 3}, ""),
+        ("podium", {"threshold": 9}, "9 trials, threshold 9: nothing would ever be stopped"),
+        ("elastic", {"trials": 2}, ""),
+        ("static", {"stop": "median", "trials": 3}, "needs 4 trials, but the sweep has 3 trials"),
+        ("static", {"stop": "sha"}, ""),
+        (
+            "static-stop",
+            {"feedback_iteration": 301},
+            "has 300 iterations and its early feedback comes at",
+        ),
+    ],
+)
+def test_a_rule_that_can_stop_nothing_is_warned_of_with_the_numbers(
+    policy: str, sweep: dict[str, Any], why: str
+) -> None:
+    own = {"cluster": SMALL, "sweep": {"trials": 9, "algorithm": "random", "stop": "", **sweep}, "space": SPACE}
+    found = warnings_of(Spec.of({**own, "job": {"workers": 2, "servers": 1, "iterations": 300}}), policy)
+    assert [why in sentence for sentence in found] == ([True] if why else []), found
+
+
+@pytest.mark.parametrize(
+    ("sweep", "why"),
+    [
+        ({}, ""),
+        ({"arrival": "burst"}, "so points are drawn before the first result, but algorithm 'tpe' learns from results"),
+        ({"arrival": "burst", "parallelism": 2}, "before their trials can start, but algorithm 'tpe'"),
+        ({"arrival": "poisson:3s", "algorithm": "optuna"}, "before their trials can start, but algorithm 'optuna'"),
+        ({"arrival": "burst", "algorithm": "random"}, ""),
+    ],
+)
+def test_arrivals_beside_an_algorithm_that_learns_are_warned_of(sweep: dict[str, Any], why: str) -> None:
+    found = warnings_of(Spec.of({"sweep": {"trials": 9, "stop": "none", **sweep}, "space": SPACE}), "static")
+    assert [why in sentence for sentence in found] == ([True] if why else []), found
+
+
+def test_warnings_are_logged_when_a_sweep_is_about_to_start(caplog: pytest.LogCaptureFixture) -> None:
+    Here(Spec.of(tables(sweep={"trials": 3, "algorithm": "tpe", "arrival": "burst"})), "static")
+    assert "arrival is 'burst'" in caplog.text
+
+
+def test_a_space_with_fewer_points_than_trials_is_warned_of() -> None:
+    tables = {"space": {"l2": {"choice": [0, 0.1]}, "momentum": {"quniform": [0.1, 0.3, 0.1]}}}
+    few = Spec.of({**tables, "sweep": {"trials": 7, "stop": "none"}})
+    assert warnings_of(few, "static") == [
+        "[space] has 6 points, so some of the 7 trials are the same: set trials to at most 6"
+    ]
+    assert warnings_of(Spec.of({**tables, "sweep": {"trials": 6, "stop": "none"}}), "static") == []

@@ -60,7 +60,7 @@ def test_sixteen_containers_train_sixteen_trials_and_the_others_wait() -> None:
         toy.submit(hosted(f"a{number}"))
     toy.settle()
     assert list(sizes(toy).values()) == [1] * 16 + [0] * 2
-    assert toy.job("a16").why == "queued because 1 container is not free, and no job can give more"
+    assert toy.job("a16").why == "waits because 1 container is not free, and no job can give more"
 
 
 def test_a_lone_trial_doubles_until_its_curve_is_known_and_gets_the_whole_cluster() -> None:

@@ -62,7 +62,7 @@ def test_a_master_without_a_container_is_not_in_the_ledger() -> None:
     toy.submit(hosted("a", 4), request("b", 2, 2, master=NOTHING))
     toy.settle()
     assert toy.job("a").phase is Phase.EARLY_FEEDBACK and len(toy.scheduler.ledger.all()) == 4
-    assert toy.job("b").why == "queued because 2 workers and 2 servers are not free together"
+    assert toy.job("b").why == "waits because 2 workers and 2 servers are not free together"
     toy.finish("a")
     assert toy.job("b").phase is Phase.EARLY_FEEDBACK
     assert all(container.role is not Role.MASTER for container in toy.scheduler.ledger.all())

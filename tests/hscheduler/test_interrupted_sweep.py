@@ -45,7 +45,7 @@ class Interrupted:
         self.name_of = self.trial_of = self.result_of = str
         self._found = found
 
-    def run(self) -> dict[str, Any]:
+    def run(self, record: object) -> dict[str, Any]:
         raise KeyboardInterrupt
 
     def report(self) -> dict[str, Any]:
@@ -62,6 +62,7 @@ def test_an_interruption_reports_the_results(
 ) -> None:
     found = {**report, "completed": finished, "best": report["best"] if finished else None}
     running = Interrupted(found, finished is not None)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     # Whether it can be trained does not matter here.
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
     monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points: running)
@@ -70,7 +71,8 @@ def test_an_interruption_reports_the_results(
     assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130
     told = capsys.readouterr().err.splitlines()
     if finished is None:
-        assert told == ["interrupted: no trial had started"]
+        resumes = "hscheduler sweep --resume sweep continues it, with every result"
+        assert told == ["interrupted: no trial had started", resumes]
         return
     number = {4: "4 trials", 1: "1 trial", 0: "0 trials"}[finished]
     first = f"interrupted: {number} had finished, the others were ended"
@@ -78,8 +80,11 @@ def test_an_interruption_reports_the_results(
     rate = best["point"]["learning_rate"]
     of_best = f"{best['job_id']} with loss {best['loss']:.6g}: learning_rate = {rate:.6g}"
     assert told[0] == (f"{first}; best so far: {of_best}" if finished else first)
-    assert told[1:] == [f"report: {target}", f"page: {page}"]
-    assert json.loads(target.read_text())["completed"] == finished and page.exists()
+    resumes = "hscheduler sweep --resume sweep continues it, with every result"
+    assert told[1:] == [f"report: {target}", f"page: {page}", resumes]
+    written = json.loads(target.read_text())
+    assert written["completed"] == finished and page.exists()
+    assert (written["name"], written["state"]) == ("sweep", "interrupted")
 
 
 def test_a_missing_model_is_reported_with_its_home(

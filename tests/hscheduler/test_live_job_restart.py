@@ -248,6 +248,19 @@ def test_a_job_pauses_once_the_checkpoint_of_its_rung_is_complete(watched: Watch
     found.job.close()
 
 
+def test_a_job_whose_rung_has_its_checkpoint_already_pauses_at_once(watched: Watched) -> None:
+    found = Watched(watched.fake)
+    found.job._state.reading._rungs = RUNGS
+    found.start()
+    with_checkpoint(watched.fake, 20, *entries(0, 22, 1.0))
+    found.next(e.Iterated)
+    found.next(e.FeedbackGiven)
+    found.next(e.RungReached)
+    found.obey(PAUSE)
+    assert found.next(e.JobEnded).phase is Phase.KILLED
+    found.job.close()
+
+
 def test_a_job_pauses_without_its_checkpoint_after_a_while(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_state, "PAUSE_LIMIT_S", 0.05)
     found = paused_job(watched)

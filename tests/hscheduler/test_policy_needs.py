@@ -12,8 +12,9 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision, Policy, View, needing, needs_of
 from hscheduler.core.jobs import Job
+from hscheduler.core.rungs import Rungs
 from hscheduler.live import scheduler as live
-from hscheduler.live.scheduler import CHECKPOINT_EVERY, LiveScheduler, LiveSettings
+from hscheduler.live.scheduler import CHECKPOINT_EVERY, LiveScheduler, LiveSettings, checkpoints_at
 from hscheduler.policies import POLICIES
 from hscheduler.policies.static import static
 from hscheduler.simulator.engine import Simulation
@@ -76,6 +77,13 @@ def test_the_jobs_of_a_policy_that_restarts_them_have_checkpoints(
         "t1": CHECKPOINT_EVERY if declares else "",
         "t2": "7",
     }
+
+
+def test_a_trial_that_pauses_takes_checkpoints_at_its_rungs_alone() -> None:
+    assert checkpoints_at(Rungs(12, 3), 324, restarts=False) == "12,36,108"
+    assert checkpoints_at(Rungs(12, 3, 100), 324, restarts=False) == "12,36"
+    assert checkpoints_at(Rungs(12), 324, restarts=False) == "12"
+    assert checkpoints_at(Rungs(30, 3), 324, restarts=True) == "3", "from which it restarts with another size"
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

@@ -191,7 +191,7 @@ def test_a_small_job_passes_the_head_a_bounded_number_of_times(policy):
             toy.finish(f"small{k}")
     passed = [k for k in range(8) if toy.over.get(f"small{k}") is Phase.FINISHED]
     assert passed == [0, 1, 2], "three may pass, then all wait with the head"
-    assert toy.job("small7").why == "queued behind large"
+    assert toy.job("small7").why == "waits behind large"
     toy.finish("runs")
     assert toy.job("large").phase is Phase.EARLY_FEEDBACK
 
@@ -236,9 +236,9 @@ def test_a_queued_job_names_the_job_before_it():
     toy = Toy.of(1, POLICIES["static"])
     toy.submit(*[request(name) for name in "abcd"])
     toy.settle()
-    assert [toy.job(name).why for name in "cd"] == ["queued behind b"] * 2
+    assert [toy.job(name).why for name in "cd"] == ["waits behind b"] * 2
     toy.finish("a")
-    assert toy.job("d").why == "queued behind c"
+    assert toy.job("d").why == "waits behind c"
 
 
 @pytest.mark.parametrize("size", [(4, 2), (5, 3)])
@@ -322,7 +322,9 @@ def test_a_job_larger_than_the_cluster_is_refused_with_the_reason(workers):
     toy = Toy.of(2, POLICIES["elastic"])
     toy.submit(request("a", workers, 1, most_workers=workers))
     assert toy.over == {"a": Phase.FAILED}
-    assert toy.job("a").why.endswith("more than the whole cluster holds"), "of cores"
+    assert toy.job("a").why.endswith(
+        "more than the whole cluster holds; with 6 workers and 1 server it would fit: set workers and servers in [job]"
+    ), "of cores"
 
 
 @pytest.mark.parametrize(("memory_mb", "enough_mb"), [(2 * 4096, 2048), (2 * 1024, 512), (2 * 256, None)])

@@ -111,6 +111,18 @@ def test_the_csv_has_a_row_for_each_trial(
     assert rows[0]["policy"] == "elastic" and rows[0]["job_id"] == report["best"]["job_id"]
     assert float(rows[0]["loss"]) == report["best"]["loss"]
     assert float(rows[0]["learning_rate"]) == report["best"]["point"]["learning_rate"]
+    assert all(trial["value"] == trial["loss"] for trial in report["trials"])
+
+
+def test_the_column_of_the_csv_is_named_after_the_metric(
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A report of a version that had no key value.
+    trials = [{key: value for key, value in trial.items() if key != "value"} for trial in report["trials"]]
+    by_accuracy = {**report, "metric": "accuracy", "trials": trials}
+    assert cli.main(["results", written(tmp_path / "report.json", by_accuracy), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert "loss" not in rows[0] and float(rows[0]["accuracy"]) == report["best"]["loss"]
 
 
 @pytest.mark.parametrize("value", [[], {}, {"state": "finished"}, {"elastic": {"policy": "elastic"}}, 7])

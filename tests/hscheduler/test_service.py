@@ -551,7 +551,7 @@ def test_the_reason_of_an_end_survives_a_restart(
         service.scheduler.settle(TIMEOUT_S)
         first = told()
         service.leave()
-    assert first.startswith("t1 has ended (finished, 0.5)\n") and starts in first
+    assert first.startswith("t1 has ended (finished, loss 0.5)\n") and starts in first
     with Service(directory, ServiceSettings()) as service:
         assert told() == first
         service.leave()

@@ -14,8 +14,9 @@ from eps.errors import ConfigError, PeerUnavailableError
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir
 from hscheduler import cli
+from hscheduler.cli.commands.remote import state_text
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.timeline import DecisionRecord
 from hscheduler.live import scheduler as live
 from hscheduler.policies.elastic import elastic
@@ -90,7 +91,7 @@ def test_why_lists_the_decisions_about_a_job(
     scheduler.ask(lambda: record.compact(recorder.header, scheduler.registry.snapshot(), [], kept))
     assert cli.main(["why", "a", "--state", str(record.path.parent)]) == 0
     first, second, *decisions = capsys.readouterr().out.splitlines()
-    assert first == "a is in phase 'early feedback' at iteration 0, with 1 worker and 1 server"
+    assert first == "a trains with 1 worker and 1 server: iteration 0 of 100, before its early feedback"
     name = service.scheduler.name_of("a")
     assert second == f"its name in eps is {name} (eps status {name})"
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
@@ -109,6 +110,65 @@ def test_the_latest_loss_of_a_running_job_is_listed(
     assert cli.main(["jobs", "--state", str(tmp_path / "service")]) == 0
     head, row, _ = capsys.readouterr().out.splitlines()
     assert dict(zip(head.split(), row.split(), strict=False))["PHASE"] == "early" and " 0.25" in row
+    assert "LOSS" in head.split()
+
+
+def test_the_column_of_jobs_is_named_after_their_metric(
+    service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.open_sweep(e.SweepOpened("s", Direction.MAXIMIZE, metric="accuracy"))
+    client.submit_job("a", JobSpec(), "s")
+    event = e.Iterated("a", 2, losses=((0.5, 1, 0.75), (0.0, 2, 0.25)), values=((0.0, 2, 0.875),))
+    service.scheduler._events.put(event)
+    service.scheduler.settle(TIMEOUT_S)
+    job = client.job("a")
+    assert (job["metric"], job["value"], job["loss"], job["latest_loss"]) == ("accuracy", 0.875, None, 0.25)
+    state = str(tmp_path / "service")
+    assert cli.main(["jobs", "--state", state]) == 0
+    head, row, _ = capsys.readouterr().out.splitlines()
+    assert "ACCURACY" in head.split() and "LOSS" not in head.split() and " 0.875" in row
+    client.submit_job("b", JobSpec())
+    assert cli.main(["jobs", "--state", state]) == 0
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert "METRIC" in head.split() and " accuracy 0.875" in row, "jobs with several metrics"
+
+
+def test_kill_says_that_a_job_has_ended(
+    service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit_job("a", JobSpec())
+    service.scheduler._events.put(e.JobEnded("a", Phase.FINISHED, loss=0.5))
+    service.scheduler.settle(TIMEOUT_S)
+    assert cli.main(["kill", "a", "--state", str(tmp_path / "service")]) == 0
+    assert capsys.readouterr().out == "nothing to stop: a had already ended\n"
+
+
+@pytest.mark.parametrize(
+    ("phase", "sentence"),
+    [
+        ("queued", "a is queued: it is"),
+        ("submitted", "a is submitted: it is"),
+        ("starting", "a is starting with 2 workers and 1 server: it is"),
+        (
+            "early feedback",
+            "a trains with 2 workers and 1 server: iteration 7 of 9, f1 0.5, before its early feedback; it is",
+        ),
+        ("training", "a trains with 2 workers and 1 server: iteration 7 of 9, f1 0.5; it is"),
+        ("restarting", "a stops and restarts from its checkpoint with another size: it is"),
+        ("pausing", "a is pausing at iteration 7 of 9: it is"),
+        ("paused", "a is paused at iteration 7 of 9 and holds no containers: it is"),
+        ("ending", "a is ending: it is"),
+        ("finished", "a has ended (finished, f1 0.25): it is"),
+        ("killed", "a has ended (killed, f1 0.25): it is"),
+        ("failed", "a has ended (failed, f1 0.25): it is"),
+    ],
+)
+def test_every_phase_is_a_sentence(phase: str, sentence: str) -> None:
+    is_over = phase in ("finished", "killed", "failed")
+    job = {"job_id": "a", "phase": phase, "why": "it is", "is_over": is_over, "workers": 2, "servers": 1}
+    job |= {"iteration": 7, "iterations": 9, "metric": "f1", "value": 0.5, "loss": 0.25 if is_over else None}
+    assert state_text(job) == sentence
+    assert state_text({**job, "why": ""}) == sentence.removesuffix(": it is").removesuffix("; it is")
 
 
 def test_the_hint_for_a_job_on_yarn_is_a_command_that_works(

@@ -63,6 +63,11 @@ def test_a_lower_loss_is_better(metric):
     assert Spec.of(read.tables()) == read
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "auc", "r2", "precision", "recall"])
+def test_the_direction_of_a_metric_that_eps_prints_is_known(metric):
+    assert Spec.of({"sweep": {"metric": metric}, "job": {"test": "0.2"}}).sweep.direction == "maximize"
+
+
 def test_settings_that_a_scheduler_could_not_start_are_refused():
     spec = Spec.of({"job": {"model": "logistic"}})
     with pytest.raises(ConfigError, match=r"13, .*partitions.* 12"):
@@ -74,13 +79,14 @@ def test_settings_that_a_scheduler_could_not_start_are_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('direction = "maximize"', 'metric = "accuracy"'), "metric is 'accuracy', .* set direction to one of"),
+        (('direction = "maximize"', 'metric = "acuracy"'), "metric is 'acuracy', .* set direction to one of"),
         (("trials = 5", "kill_restart_s = nan"), "kill_restart_s is nan, but must be finite"),
         (("trials = 5", "kill_restart_s = inf"), "kill_restart_s is inf, but must be finite"),
         (("[0, 1e-4]", "[0, inf]"), r"space.l2: choice has \[0, inf\], but must have finite numbers"),
         (("[0, 1e-4]", "[[0], [nan]]"), r"space.l2: choice has \[\[0\], \[nan\]\], but must have finite numbers"),
         (("servers = 1", "l1 = inf"), "job.l1 is inf, but must be finite"),
         (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but there is no test data"),
+        (("choice = [0, 1e-4]", "quniform = [0.1, 0.4, 1]"), "no multiple of the step is between"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean nodes"),
         (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
         (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be a whole number"),

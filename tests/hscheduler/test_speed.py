@@ -47,7 +47,7 @@ def test_one_measured_size_keeps_the_shape_of_the_prior() -> None:
 def test_a_job_that_nothing_is_known_of_follows_the_prior() -> None:
     speeds = Speeds()
     assert speeds.curve(job("a1")) == PRIOR
-    assert not speeds.is_known("sweep") and speeds.largest("sweep") == 0
+    assert speeds.largest("sweep") == 0
 
 
 def test_two_durations_say_nothing_yet() -> None:

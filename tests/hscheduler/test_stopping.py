@@ -103,6 +103,31 @@ def test_sha_waits_until_a_place_is_certain():
     assert table.reach(5, 0.1) == {4: "Kill"}, "the last one goes on without a pause"
 
 
+def test_a_tie_at_a_rung_goes_to_the_earlier_trial_and_the_sentence_says_so():
+    for rule, trials in (("sha", 4), ("asha", 2)):
+        table = Table(rule, trials, eta=2)
+        for number in range(trials):
+            table.reach(number, 0.5)
+        told = "of equal ones, the trial that arrived earlier is better"
+        assert told in table.said[-1], rule
+        assert table.done[trials - 1] in ("Kill", "Pause"), "the latest one"
+
+
+@pytest.mark.parametrize("policy", ["static-stop", "podium"])
+@pytest.mark.parametrize("values", [(0.5, 0.5, 0.4), (0.5, 0.6, 0.4)])
+def test_a_tie_of_early_feedback_stops_the_later_trial_and_the_sentence_says_so(policy, values):
+    toy = Toy.of(3, POLICIES[policy])
+    toy.send(e.SweepOpened("sweep", threshold=2))
+    for job_id in "abc":
+        toy.send(e.JobSubmitted(request(job_id, 1)))
+    toy.settle()
+    for job_id, value in zip("abc", values, strict=True):
+        toy.feed(job_id, value)
+    (sentence,) = (each for each in toy.sentences if "is killed" in each)
+    assert sentence.startswith("b is killed")
+    assert ("of equal ones, the trial that arrived earlier is better" in sentence) is (values[0] == values[1])
+
+
 def test_sha_trains_at_least_one_trial_to_its_end():
     table = Table("sha", 2, eta=3)
     assert table.reach(0, 0.5) == {0: "Pause"}

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import pty
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.text import Text
 
-from hscheduler.cli.terminal import Screen, lines_of
+from hscheduler.cli.sweep_table import SweepTable, clock_text, sparkline
+from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.policies.elastic import elastic
@@ -25,14 +31,38 @@ def row(number: int, phase: Phase, **values: Any) -> Row:
     return Row(f"trial-{number}", 0.5 * number, phase, **values)
 
 
-BEST = row(2, Phase.FINISHED, iteration=400, iterations=400, feedback=0.9, loss=0.2, result=0.25, ended_s=9.0)
+BEST = row(
+    2,
+    Phase.FINISHED,
+    iteration=400,
+    iterations=400,
+    feedback=0.9,
+    loss=0.2,
+    result=0.25,
+    ended_s=9.0,
+    curve=[0.9, 0.7, 0.6, 0.4, 0.25],
+    point={"learning_rate": 0.123456, "l2": 0},
+)
 LOOK = Look(
     12.3,
     "elastic",
     "loss",
+    Direction.MINIMIZE,
+    "digits",
+    "threshold",
     8,
     [
-        row(1, Phase.KILLED, iteration=100, iterations=400, feedback=2.5, loss=2.25, why="the worst", ended_s=8.0),
+        row(
+            1,
+            Phase.KILLED,
+            iteration=100,
+            iterations=400,
+            feedback=2.5,
+            why="the worst",
+            ended_s=8.0,
+            curve=[2.0, 2.25],
+            point={"learning_rate": 10.0, "l2": 0},
+        ),
         BEST,
         row(
             3,
@@ -44,14 +74,29 @@ LOOK = Look(
             iteration_s=0.5,
             loss=0.5,
             feedback=0.75,
+            curve=[0.9, 0.6, 0.4, 0.5],
+            point={"learning_rate": 0.25, "l2": 0},
         ),
-        row(4, Phase.EARLY_FEEDBACK, workers=2, servers=1, iteration=7, iterations=400),
-        row(5, Phase.QUEUED),
-        row(6, Phase.FAILED, why="worker-1: training diverged", ended_s=3.0),
+        row(
+            4,
+            Phase.EARLY_FEEDBACK,
+            workers=2,
+            servers=1,
+            iteration=7,
+            iterations=400,
+            point={"learning_rate": 0.5, "l2": 1e-3},
+        ),
+        row(
+            5,
+            Phase.QUEUED,
+            why="waits for a job to end: there is no room for 3 workers",
+            point={"learning_rate": 0.1, "l2": 1e-3},
+        ),
+        row(6, Phase.FAILED, why="worker-1: training diverged", ended_s=3.0, point={"learning_rate": 3.0, "l2": 0}),
     ],
-    [("trial-5", "waits for a job to end: nobody can give a server")],
+    [("trial-5", "waits for a job to end: there is no room for 3 workers")],
     1,
-    [(1.0, "trial-1 starts"), (2.0, "trial-2 starts")],
+    [(1.0, "trial-1 starts"), (62.0, "trial-2 starts")],
     2,
     BEST,
     16,
@@ -59,55 +104,114 @@ LOOK = Look(
 )
 
 
-def test_it_lists_every_trial_the_running_ones_first() -> None:
-    assert lines_of(LOOK, 120, 40) == [
-        "H-scheduler, elastic, 12.3 s: 1 queued, 1 early feedback, 1 training, 1 finished, 1 killed, 1 failed, "
-        "2 to come",
-        "14 of 16 vcores in use; best loss 0.2500 (trial-2)",
-        "TRIAL     PHASE           WORKERS  SERVERS  ITERATION  FEEDBACK  LOSS    ETA",
-        "trial-3   training        3        2        300/400    0.7500    0.5000  50.0 s",
-        "trial-4   early feedback  2        1        7/400      -         -       -",
-        "trial-2*  finished        -        -        400/400    0.9000    0.2500  -",
-        "trial-6   failed          -        -        0          -         -       worker-1: training diverged",
-        "trial-1   killed          -        -        100/400    2.5000    2.2500  the worst",
-        "QUEUE (1)",
-        "trial-5  waits for a job to end: nobody can give a server",
-        "DECISIONS (2)",
-        "     1.0 s  trial-1 starts",
-        "     2.0 s  trial-2 starts",
+def text_of(look: Look, width: int, height: int = 40, encoding: str = "utf-8") -> list[str]:
+    """Return what a console of that size shows of a sweep, without colours."""
+    file = TextIOWrapper(BytesIO(), encoding)
+    console = Console(file=file, width=width, height=height, record=True)
+    console.print(SweepTable(look))
+    return console.export_text().splitlines()
+
+
+def test_it_shows_what_tells_trials_apart_and_how_they_do() -> None:
+    assert text_of(LOOK, 108) == [
+        "digits  elastic, threshold  3 of 8 done, 2 running, 1 queued  best loss 0.2500  0:12",
+        "trial      learning_rate     l2    loss         containers  iterations  phase",
+        "trial-2 ★         0.1235      0  0.2500  ▇▇▆▃▁                 400/400  finished",
+        "trial-3             0.25      0  0.5000  ▇▇▁▄   ■■■□□ 3+2      300/400  training, 0:50 left",
+        "trial-4              0.5  0.001       -         ■■□ 2+1          7/400  early feedback",
+        "trial-1               10      0  2.2500  ▁▇                    100/400  killed: the worst",
+        "trial-6                3      0       -                                 failed: worker-1: training diverged",
+        "trial-5              0.1  0.001       -                                 queued: waits for a job to end: …",
+        "",
+        "   0:01  trial-1 starts",
+        "   1:02  trial-2 starts",
     ]
 
 
-def test_another_metric_has_a_column_of_its_own() -> None:
-    by_accuracy = replace(LOOK, metric="accuracy")
-    lines = lines_of(by_accuracy, 120, 40)
-    assert "LOSS    ACCURACY  ETA" in lines[2]
-    assert lines[5].split()[-3:] == ["0.2000", "0.2500", "-"]
+def test_80_columns_show_the_same_shorter() -> None:
+    assert text_of(LOOK, 80, 24)[:5] == [
+        "digits  3 of 8 done, 2 running, 1 queued  best loss 0.2500  0:12",
+        "trial      learning_rate     l2    loss         size          done  phase",
+        "trial-2 ★         0.1235      0  0.2500  ▇▇▆▃▁             400/400  finished",
+        "trial-3             0.25      0  0.5000  ▇▇▁▄   ■■■□□ 3+2  300/400  training",
+        "trial-4              0.5  0.001       -         ■■□ 2+1      7/400  early",
+    ]
 
 
 @pytest.mark.parametrize(
     ("width", "head"),
     [
-        (72, "TRIAL     PHASE           W  S  ITER     FEEDBACK  LOSS    ETA"),
-        (59, "TRIAL     PHASE           W  S  ITER     LOSS    ETA"),
-        (40, "TRIAL     PHASE           LOSS    ETA"),
-        (25, "TRIAL     LOSS    ETA"),
+        (100, "trial learning_rate l2 loss containers iterations phase"),
+        (80, "trial learning_rate l2 loss size done phase"),
+        (62, "trial learning_rate l2 loss size phase"),
+        (52, "trial learning_… loss size phase"),
+        (36, "trial loss size phase"),
+        (30, "trial loss phase"),
     ],
 )
 def test_a_narrow_terminal_keeps_the_most_important_columns(width: int, head: str) -> None:
-    lines = lines_of(LOOK, width, 40)
-    assert lines[2] == head
-    assert lines[3].endswith("0.5000  50.0 s"), "the loss and when it will have finished"
+    lines = text_of(LOOK, width)
+    assert lines[1].split() == head.split()
+    assert re.search(r"0\.5000.* training", lines[3]), "the metric and the phase are always there"
 
 
-def test_a_long_reason_wraps_to_a_second_line() -> None:
+def test_the_latest_metric_of_a_running_trial_is_shown() -> None:
+    by_accuracy = replace(LOOK, metric="accuracy", direction=Direction.MAXIMIZE)
+    lines = text_of(by_accuracy, 100)
+    assert "accuracy" in lines[1] and "loss" not in lines[1]
+    assert "0.5000" in lines[3], "of trial-3, which runs"
+
+
+def test_before_a_trial_has_finished_the_best_that_runs_is_on_top() -> None:
+    later = replace(LOOK.rows[3], job_id="trial-7", curve=[0.75, 0.25], phase=Phase.TRAINING)
+    lines = text_of(replace(LOOK, best=None, rows=[row for row in [*LOOK.rows, later] if row is not BEST]), 100)
+    assert "best loss 0.2500" in lines[0]
+    assert lines[2].startswith("trial-7 ★") and lines[3].startswith("trial-3  ")
+    nothing = text_of(replace(LOOK, best=None, rows=LOOK.rows[-1:]), 100)
+    assert "best" not in nothing[0] and "★" not in "".join(nothing)
+
+
+def test_hyperparameters_that_do_not_vary_are_left_out() -> None:
+    same = [replace(row, point={**row.point, "l2": 0.0}) for row in LOOK.rows]
+    assert "l2" not in text_of(replace(LOOK, rows=same), 140)[1]
+    assert "l2" in text_of(replace(LOOK, rows=same[:1], best=None), 140)[1], "a single trial shows its point"
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    lines = text_of(LOOK, 140, encoding="ascii")
+    assert all(line.isascii() for line in lines)
+    assert any("trial-2 *" in line and "##*-_" in line for line in lines), lines
+    assert any("###oo 3+2" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_reason_is_cut_between_words(width: int) -> None:
     why = "waits for a job to end: there is no room for 3 workers and 1 server, and jobs with early feedback can spare"
-    lines = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little"), ("trial-7", why)]), 107, 40)
-    first = lines.index("QUEUE (1)") + 1
-    assert lines[first : first + 2] == [f"trial-5  {why.removesuffix(' can spare')}", "    can spare too little"]
-    assert lines[first + 2].startswith("trial-7")
-    narrow = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little")]), 60, 40)
-    assert narrow[narrow.index("QUEUE (1)") + 2].endswith(" ...")
+    look = replace(LOOK, decisions=[(1.0, f"trial-5 {why} too little {why} {why} {why}")], num_decisions=1)
+    shown = " ".join(line.strip() for line in text_of(look, width)).split("0:01  ")[1]
+    assert shown.endswith(" …")
+    assert f"trial-5 {why} too little {why} {why}".startswith(shown.removesuffix(" …"))
+    assert set(shown.split()) <= {"trial-5", "too", "little", "…", *why.split()}, "whole words"
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ((), ""),
+        ((1.0,), ""),
+        ((1.0, 1.0), "▁▁"),
+        ((0.0, 1.0, float("nan"), float("inf"), 2.0), "▁▄▇"),
+        (tuple(range(100)), "▁▁▁▂▃▅▆▇"),
+        ((90.0, 90.0, 1.0, 2.0, 3.0, 2.0, 1.0, 1.0), "▇▇▁▄▇▄▁▁"),
+    ],
+)
+def test_a_sparkline_goes_from_the_least_to_the_largest_value(values: Sequence[float], line: str) -> None:
+    assert sparkline(values, 8) == line
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (754, "12:34"), (3723, "1:02:03")])
+def test_times_are_clocks(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
 
 
 def test_a_queued_job_first_shows_what_it_lacks() -> None:
@@ -122,20 +226,28 @@ def test_a_queued_job_first_shows_what_it_lacks() -> None:
 @pytest.mark.parametrize("trials", [0, 6, 1000])
 def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int, trials: int) -> None:
     phases = [phase for phase in Phase if phase is not Phase.QUEUED]
-    rows = [row(k, phases[k % len(phases)], why="caf\u00e9\x1b[31m " * 30, ended_s=1.0) for k in range(trials)]
+    rows = [
+        row(
+            k,
+            phases[k % len(phases)],
+            why="caf\u00e9\x1b[31m " * 30,
+            ended_s=1.0,
+            point={"a": k, "b\x1b[31m": "c\x1b[31m"},
+            curve=[1.0, k],
+        )
+        for k in range(trials)
+    ]
     rows += [row(k, Phase.QUEUED) for k in range(trials, 2 * trials)]
-    queue = [(row.job_id, "why " * 50) for row in rows[trials:]][:50]
-    lines = lines_of(replace(LOOK, rows=rows, queue=queue, num_queued=trials), width, height)
+    lines = text_of(replace(LOOK, rows=rows, num_queued=trials, name="x\x1b[31m"), width, height)
     assert 1 <= len(lines) <= height
-    assert all(len(line) <= width for line in lines)
-    assert all(" " <= c <= "~" for line in lines for c in line)
+    assert all(cell_len(line) <= width for line in lines)
+    assert all(c.isprintable() for line in lines for c in line)
     if trials and height >= 5 and width >= 79:
-        running = [line for line in lines if re.search(r" (training|early feedback|starting) ", line)]
-        assert running, "running trials are shown first"
+        assert any(re.search(r" (training|early|starting)", line) for line in lines), "running trials come first"
     if trials == 1000 and width >= 79 and height >= 5:
-        assert any(re.fullmatch(r"\.\.\. and \d+ more", line) for line in lines)
-    if trials == 1000 and width >= 79 and height >= 24:
-        assert "QUEUE (1000)" in lines and any(line.startswith("DECISIONS") for line in lines)
+        assert any(re.fullmatch(r"\d+ more(: .*1000 queued)?", line) for line in lines)
+    if width >= 79 and height >= 24:
+        assert lines[-1].endswith("trial-2 starts"), "the latest decision is the last line"
 
 
 def test_a_retried_trial_is_one_row() -> None:
@@ -168,13 +280,23 @@ def test_a_retried_trial_is_one_row() -> None:
         ("b", 0.0, Phase.FINISHED),
     ]
     assert found.best is not None and found.best.job_id == "b"
-    text = "\n".join(lines_of(found, 100, 20))
-    assert "1 early feedback, 1 finished" in text and "failed" not in text
+    text = "\n".join(text_of(found, 100, 20))
+    assert "1 of 2 done, 1 running" in text and "failed" not in text.split("\n\n")[0]
 
 
 def test_a_view_follows_the_scheduler() -> None:
     toy = Toy.of(1, elastic)
-    view = SweepView("elastic", "loss", Direction.MINIMIZE, 3, lambda job_id: 400, {"a": 0.5}.get)
+    view = SweepView(
+        "elastic",
+        "loss",
+        Direction.MINIMIZE,
+        3,
+        lambda job_id: 400,
+        {"a": 0.5}.get,
+        point_of=lambda trial_id: {"l2": 0.5},
+        name="digits",
+        stop="podium",
+    )
 
     def happen(now_s: float, event: e.Event) -> None:
         view.take(now_s, event, toy.scheduler.step(event), toy.scheduler)
@@ -187,7 +309,9 @@ def test_a_view_follows_the_scheduler() -> None:
     found = view.look()
     a, b, c = found.rows
     assert (a.phase, a.workers, a.servers, a.iteration, a.iterations) == (Phase.EARLY_FEEDBACK, 2, 1, 100, 400)
-    assert a.loss == 0.75 and a.eta_s == pytest.approx(300 * 0.2)
+    assert a.loss == a.value == 0.75 and list(a.curve) == [0.75] and a.point == {"l2": 0.5}
+    assert (found.name, found.stop, found.direction) == ("digits", "podium", Direction.MINIMIZE)
+    assert a.eta_s == pytest.approx(300 * 0.2)
     assert b.phase is Phase.QUEUED and found.queue[0][0] == "b" and found.num_queued == 1
     assert found.queue[0][1].startswith("waits for a job to end"), found.queue
     assert c.phase is Phase.FAILED and c.why == "its settings cannot work"
@@ -214,7 +338,7 @@ def terminal() -> Iterator[Terminal]:
 
 def test_it_is_redrawn_in_place_and_news_stay_above(terminal: Terminal) -> None:
     shown = ["one", "two two two", "three"]
-    screen = Screen(terminal.stream, lambda width, height: [line[:width] for line in shown[:height]], 0.01)
+    screen = Screen(terminal.stream, lambda: Text("\n".join(shown), no_wrap=True, overflow="crop"), 0.01)
     terminal.wait_for("three")
     shown[:] = ["uno", "due"]
     terminal.wait_for("due")
@@ -228,11 +352,16 @@ def test_it_is_redrawn_in_place_and_news_stay_above(terminal: Terminal) -> None:
 def test_it_follows_the_size_of_the_window(terminal: Terminal) -> None:
     sizes: list[tuple[int, int]] = []
 
-    def lines(width: int, height: int) -> list[str]:
-        sizes.append((width, height))
-        return [f"{width} x {height}", *("x" * width for _ in range(height - 1))]
+    class Filled:
+        """As many lines as fit."""
 
-    screen = Screen(terminal.stream, lines, 0.01)
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            sizes.append((options.max_width, console.height))
+            yield Text(f"{options.max_width} x {console.height}", no_wrap=True)
+            for _ in range(console.height - 1):
+                yield Text("x" * options.max_width, no_wrap=True)
+
+    screen = Screen(terminal.stream, Filled, 0.01)
     terminal.wait_for("39 x 5")
     terminal.resize(60, 9)
     terminal.wait_for("59 x 8")
@@ -241,10 +370,29 @@ def test_it_follows_the_size_of_the_window(terminal: Terminal) -> None:
     assert set(sizes) == {(39, 5), (59, 8)}
 
 
+@pytest.mark.parametrize(("settings", "colours"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_colours_are_for_terminals_that_want_them(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str], colours: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"TERM": "xterm-256color", **settings}.items():
+        monkeypatch.setenv(name, value)
+    assert is_live(terminal.stream) is (settings.get("TERM") != "dumb")
+    Screen(terminal.stream, lambda: Text("here", Style(color="green")), 0.01).close()
+    assert terminal.lines() == ["here", ""]
+    assert ("m" in terminal.sequences) is colours
+
+
+def test_a_pipe_is_no_live_terminal() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w") as stream:
+        assert not is_live(stream)
+
+
 def test_a_closed_terminal_ends_nothing() -> None:
     master, slave = pty.openpty()
     stream = os.fdopen(slave, "w", encoding="utf-8")
-    screen = Screen(stream, lambda width, height: ["here"], 0.01)
+    screen = Screen(stream, lambda: Text("here"), 0.01)
     assert os.read(master, 100)
     os.close(master)
     screen._thread.join(TIMEOUT_S)

@@ -113,7 +113,7 @@ class TestAShrinkThatFails:
         shrunk(toy)
         self.fail(toy)
         assert toy.job("b").phase is Phase.QUEUED
-        assert toy.job("b").why.startswith("queued because"), "it does not wait for an end"
+        assert toy.job("b").why.startswith("waits because"), "it does not wait for an end"
         assert toy.job("b").why.endswith("a could not shrink and is asked again after its iteration 30")
         toy.iterate("a", 0.1, 9)
         assert toy.job("b").phase is Phase.QUEUED

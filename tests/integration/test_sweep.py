@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eps.storage.jobdir import find_job
 from hscheduler import cli
 from hscheduler.core import events as e
-from hscheduler.live.points import GivenPoints
+from hscheduler.live.points import GivenPoints, Rungs
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
 
@@ -76,19 +77,47 @@ def test_a_sweep_ends_with_its_best_point_and_leaks_nothing(policy: str) -> None
     json.dumps(found, allow_nan=False)
 
 
-def test_a_failed_trial_has_its_reason_and_the_others_continue() -> None:
+class Noted(GivenPoints):
+    """Points that note how many results they know whenever they are asked for one."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__([{"learning_rate": 0.1 / (k + 1)} for k in range(number)])
+        self.known = 0
+        self.asked: list[int] = []
+
+    def ask(self, job_id: str) -> dict[str, Any]:
+        self.asked.append(self.known)
+        return super().ask(job_id)
+
+    def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
+        self.known += 1
+
+
+def test_a_point_is_drawn_when_its_trial_can_start() -> None:
+    points = Noted(4)
+    found = Sweep(spec(job={"iterations": 30}), "static", points=points).run()
+    assert found["completed"] == 4
+    assert points.asked[:2] == [0, 0], "two fit at once"
+    assert points.asked[2] >= 1 and points.asked[3] >= 2, "the results that made room are known"
+    assert all(trial["started_s"] - trial["arrived_s"] < 1 for trial in found["trials"])
+
+
+def test_diverged_trials_are_killed_with_the_reason_and_the_others_continue() -> None:
     linear = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
     sweep = Sweep(
-        spec(sweep={"trials": 2, "threshold": 0}, job=linear),
+        spec(sweep={"trials": 3, "threshold": 0}, job=linear),
         "elastic",
-        # The second diverges at once.
-        points=GivenPoints([{"learning_rate": 1e-2}, {"learning_rate": 1e30}]),
+        # The gradient of the second is soon infinite; the loss of the third only grows and grows.
+        points=GivenPoints([{"learning_rate": 1e-2}, {"learning_rate": 1e30}, {"learning_rate": 8.0}]),
     )
     found = sweep.run()
     by_rate = {trial["point"]["learning_rate"]: trial for trial in found["trials"]}
     assert by_rate[1e-2]["phase"] == "finished"
-    assert by_rate[1e30]["phase"] == "failed"
-    assert "training diverged" in by_rate[1e30]["why"]
+    for rate, why in ((1e30, "between keys 0 and 1: training diverged"), (8.0, "diverged: its loss grew from")):
+        assert by_rate[rate]["phase"] == "killed"
+        assert why in by_rate[rate]["why"]
+        assert len(by_rate[rate]["attempts"]) == 1
+        assert by_rate[rate]["loss"] is None
     assert found["resources"] == {"leaked": 0}
 
 

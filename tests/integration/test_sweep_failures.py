@@ -86,12 +86,16 @@ def test_permanent_failures_are_not_retried(home: Path) -> None:
     shared = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
     found = run(spec(sweep={"trials": 3, "threshold": 3, "retries": 3}, space={}, job=shared), points, home=home)
     whys = [(trial["phase"], len(trial["attempts"]), trial["why"]) for trial in found["trials"]]
-    assert [(phase, attempts) for phase, attempts, _ in whys] == [("failed", 1)] * 3
+    assert [(phase, attempts) for phase, attempts, _ in whys] == [("killed", 1), ("failed", 1), ("failed", 1)]
     for (_, _, why), said in zip(
         whys, ("training diverged", "its settings cannot work", "it could not be started"), strict=True
     ):
         assert said in why
-    assert [(loss, killed) for _, loss, killed in points.told] == [(None, False)] * 3
+    assert sorted((job_id, loss, killed) for job_id, loss, killed in points.told) == [
+        ("trial-1", None, True),
+        ("trial-2", None, False),
+        ("trial-3", None, False),
+    ]
 
 
 def test_a_stopped_trial_is_reported_with_its_feedback_and_not_retried(home: Path) -> None:

@@ -134,7 +134,7 @@ class Line(NamedTuple):
 
 NOBODY = "no-such-job"
 EPS_LINES = (
-    Line("run {missing} --anew --detach --quiet", 2, "{missing}"),
+    Line("run {missing} --anew --detach --quiet --verbose", 2, "{missing}"),
     Line("submit {missing} --name j --anew", 2, "{missing}"),
     Line("run --help-all", 0),
     Line("submit --help-all", 0),
@@ -158,8 +158,12 @@ EPS_LINES = (
     Line(f"logs {NOBODY} worker-1 --follow", 4, NOBODY),
     Line(f"fetch {NOBODY}", 4, NOBODY),
     Line(f"kill {NOBODY}", 4, NOBODY),
-    Line(f"resume {NOBODY} --workers 3 --servers 2 --python p --report r.json --export m.npz --quiet", 4, NOBODY),
-    Line(f"resume {NOBODY} --detach", 4, NOBODY),
+    Line(
+        f"resume {NOBODY} --workers 3 --servers 2 --python p --report r.json --export m.npz --quiet --verbose",
+        4,
+        NOBODY,
+    ),
+    Line(f"resume {NOBODY} --detach --verbose", 4, NOBODY),
     Line("list", 0),
     Line(f"list {NOBODY} --last 3 --state running,finished,killed,failed --json", 0),
     Line("prune --all --dry-run", 0),
@@ -182,6 +186,7 @@ HSCHEDULER_LINES = (
     Line("sweep {missing} --scheduler {closed}", 2, "{missing}"),
     Line(f"sweep --resume {NOBODY}", 4, NOBODY),
     Line("sweeps --all", 0),
+    Line(f"sweeps --remove {NOBODY}", 4, NOBODY),
     Line(
         "compare {missing} --policies elastic,static --on local --trials 3 --seed 2 --report r.json --page p.html "
         "--quiet --target loss=0.5 --size best --stop sha",

@@ -176,6 +176,7 @@ SWEEP_REPORT: dict[str, Any] = {
             "early_feedback_s": float,
             "finished_s": float,
             "feedback": float,
+            "value": float | None,
             "loss": float | None,
             "iterations": int,
             # Seconds, workers, servers; and seconds, iteration, loss.
@@ -218,9 +219,12 @@ SERVICE_JOB: dict[str, Any] = {
     "phase": str,
     "why": str,
     "is_over": bool,
+    "metric": str,
+    "value": float | None,
     "loss": float | None,
     "feedback": float | None,
     "iteration": int,
+    "iterations": int,
     "workers": int,
     "servers": int,
 }

@@ -45,8 +45,8 @@ SIGNATURES = {
     "eps.Job.close": "",
     "eps.JobSpec.from_dict": "values",
     "hscheduler.sweep": (
-        "spec, *, policy='elastic', trials=None, seed=None, study=None, on_event=None, quiet=True, report=None, "
-        "page=None"
+        "spec, *, policy='elastic', stop=None, trials=None, seed=None, study=None, on_event=None, quiet=True, "
+        "report=None, page=None"
     ),
     "hscheduler.SweepReport.write_page": "path",
     "hscheduler.HTrials": (

@@ -243,7 +243,9 @@ def test_what_is_made_of_a_sweep_report(swept: Swept, tmp_path: Path) -> None:
     model, page, fitted, like = (str(tmp_path / name) for name in ("m.npz", "p.html", "m.json", "l.json"))
     ended = call("hscheduler", ["results", str(swept.path), "--csv", "--export-best", model])
     rows = list(csv.reader(io.StringIO(ended.out)))
-    assert ended.code == 0 and rows[0] == [*RESULT_COLUMNS, *swept.report["trials"][0]["point"]] and len(rows) == 4
+    metric, point = swept.report["metric"], swept.report["trials"][0]["point"]
+    columns = [metric if name == "loss" else name for name in RESULT_COLUMNS]
+    assert ended.code == 0 and rows[0] == [*columns, *point] and len(rows) == 4
     with np.load(model) as arrays:
         assert "__meta__" in arrays
     assert call("hscheduler", ["page", str(swept.path), "--out", page]).code == 0

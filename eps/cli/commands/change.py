@@ -86,7 +86,7 @@ def _wait_until_trains(job: Job, args: argparse.Namespace) -> None:
 
 
 def _change_and_wait(job: Job, args: argparse.Namespace, members: int | str | list[str]) -> int:
-    news = ChangeNews()
+    news = ChangeNews(with_phases=True)
     latest: ChangeRecord | None = None
 
     def tell(record: ChangeRecord) -> None:

@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TextIO
 
 from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job, find_directory
-from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
+from eps.job.display import ChangeNews, Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.job.page import JobPageServer
 from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_log_lines
 from eps.spec.file import OF_YARN, RunRequest, read_job_file
@@ -35,7 +36,23 @@ from eps.system import interrupt
 NOTICED_S = 0.5
 #: Interval between checks for an interrupt.
 LOOK_S = 1.0
-_OWN_FLAGS = ("command", "job_file", "detach", "quiet", "web")
+_OWN_FLAGS = ("command", "job_file", "detach", "quiet", "verbose", "web")
+
+
+class Detail(Enum):
+    """How much a command prints."""
+
+    QUIET = auto()
+    PROGRESS = auto()
+    #: Also the phases of changes of size.
+    PHASES = auto()
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Detail:
+        """Return what the flags choose."""
+        if getattr(args, "quiet", False):
+            return cls.QUIET
+        return cls.PHASES if getattr(args, "verbose", False) else cls.PROGRESS
 
 
 def request_of(args: argparse.Namespace) -> RunRequest:
@@ -62,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """Train a job, or with ``--detach`` start it; return the exit code."""
     request = request_of(args)
     check_results(request)
-    detach, quiet = getattr(args, "detach", False), getattr(args, "quiet", False)
+    detach, detail = getattr(args, "detach", False), Detail.of(args)
     web = getattr(args, "web", None)
     if web is not None and (detach or (request.spec.folds and request.spec.fold < 0)):
         what = "--detach, after which no process of yours serves it" if detach else "folds, which are several jobs"
@@ -70,11 +87,11 @@ def run(args: argparse.Namespace) -> int:
     if request.spec.folds and request.spec.fold < 0:
         if detach:
             raise ConfigError("detach is set, but folds are trained one after the other by this command: omit --detach")
-        return _run_folds(request, quiet)
+        return _run_folds(request, detail)
     if detach:
-        return _leave(_started(dataclasses.replace(request, detached=True), sys.stderr, quiet, detach=True))
+        return _leave(_started(dataclasses.replace(request, detached=True), sys.stderr, detail, detach=True))
     with _page(web) as page:
-        report, code = _attached(request, sys.stdout, quiet, page)
+        report, code = _attached(request, sys.stdout, detail, page)
     _tell_why(report, code)
     return code
 
@@ -103,8 +120,8 @@ def submit(args: argparse.Namespace) -> int:
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("eps submit starts one job: choose a fold with --fold, or train all folds with eps run")
     check_results(request)
-    quiet = getattr(args, "quiet", False)
-    with _started(dataclasses.replace(request, detached=True), sys.stderr, quiet, detach=True) as job:
+    detail = Detail.of(args)
+    with _started(dataclasses.replace(request, detached=True), sys.stderr, detail, detach=True) as job:
         print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
         report, model = request.report or job.directory.report, request.export or job.directory.model
         print(f"when it has ended, eps fetch {job.name} downloads its report to {report} and its model to {model}")
@@ -123,30 +140,30 @@ def _leave(started: Job) -> int:
     return EXIT_OK
 
 
-def _run_folds(request: RunRequest, quiet: bool) -> int:
+def _run_folds(request: RunRequest, detail: Detail) -> int:
     from eps.job.folds import check_folds, combine_folds, fold_requests, write_folds
 
     check_folds(request)
     reports = []
     for fold in fold_requests(request):
-        report, code = _attached(fold, sys.stdout, quiet)
+        report, code = _attached(fold, sys.stdout, detail)
         if code != EXIT_OK:
             print(f"eps: {fold.name} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
             return code
         reports.append(report)
     combined = combine_folds(request.name, reports)
-    if not quiet:
+    if detail is not Detail.QUIET:
         print(summary_text(combined), flush=True)
     write_folds(request, combined)
     return EXIT_OK
 
 
 def _attached(
-    request: RunRequest, stream: TextIO, quiet: bool, page: JobPageServer | None = None
+    request: RunRequest, stream: TextIO, detail: Detail, page: JobPageServer | None = None
 ) -> tuple[dict[str, Any], int]:
     """Train one job to its end; return its report and the exit code."""
     with _heard(request.spec.on):
-        return _to_its_end(_started(request, stream, quiet), request, stream, quiet, page)
+        return _to_its_end(_started(request, stream, detail), request, stream, detail, page)
 
 
 def _heard(runs_on: str) -> AbstractContextManager[None]:
@@ -185,17 +202,17 @@ def resume(args: argparse.Namespace) -> int:
             )
         if args.detach:
             return _leave(job)
-        report, code = _to_its_end(job, request, sys.stdout, args.quiet)
+        report, code = _to_its_end(job, request, sys.stdout, Detail.of(args))
     _tell_why(report, code)
     return code
 
 
 def _to_its_end(
-    job: Job, request: RunRequest, stream: TextIO, quiet: bool, page: JobPageServer | None = None
+    job: Job, request: RunRequest, stream: TextIO, detail: Detail, page: JobPageServer | None = None
 ) -> tuple[dict[str, Any], int]:
     """Show the progress of a started job until it has ended; return its report and the exit code."""
     try:
-        _show(job, stream, quiet, page)
+        _show(job, stream, detail, page)
         report = _ended(job)
         if page is not None:
             page.end(job.status())
@@ -204,7 +221,7 @@ def _to_its_end(
     finally:
         job.close()
     # The summary is printed before the delivery, which may take long or fail.
-    if quiet:
+    if detail is Detail.QUIET:
         deliver_results(job.directory, request)
     else:
         print(summary_text(report), file=stream, flush=True)
@@ -227,7 +244,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
         print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
 
 
-def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool = False) -> Job:
+def _started(request: RunRequest, stream: TextIO, detail: Detail, *, detach: bool = False) -> Job:
     """Start a job; print a notice if a step takes long, and the outcome if the user interrupts it."""
     on_yarn, conf = request.spec.on == "yarn", os.environ.get("HADOOP_CONF_DIR")
     asks = _notice(f"asking YARN (HADOOP_CONF_DIR={conf}) ...", stream)
@@ -239,9 +256,11 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool =
 
     try:
         with _told_of_start(request.name, request.spec.on, detach=detach):
-            if on_yarn and conf and not quiet:
+            if on_yarn and conf and detail is not Detail.QUIET:
                 asks.start()
-            return Job.start_request(request, detach=detach, before_data=None if quiet else before_data)
+            return Job.start_request(
+                request, detach=detach, before_data=None if detail is Detail.QUIET else before_data
+            )
     finally:
         asks.cancel()
         prepares.cancel()
@@ -263,12 +282,13 @@ def _told_of_start(name: str, runs_on: str, *, detach: bool) -> AbstractContextM
     return interrupt.telling(f"{who}: interrupted while it was started; {shown if detach else 'it does not run'}")
 
 
-def _show(job: Job, stream: TextIO, quiet: bool, page: JobPageServer | None = None) -> None:
-    if quiet and page is None:
+def _show(job: Job, stream: TextIO, detail: Detail, page: JobPageServer | None = None) -> None:
+    if detail is Detail.QUIET and page is None:
         return
     display: Display | None = None
-    if not quiet:
-        display = TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+    if detail is not Detail.QUIET:
+        news = ChangeNews(with_phases=detail is Detail.PHASES)
+        display = TerminalDisplay(stream, news) if stream.isatty() else PlainDisplay(stream, news)
     try:
         for progress in job.watch(is_patient=True):
             interrupt.check()

@@ -1,4 +1,4 @@
-"""Directories of sweeps on YARN, on the client's machine.
+"""Directories of sweeps on YARN, on the client's machine; those of sweeps on this host are beside them.
 
 ``hscheduler sweep --on yarn`` makes a directory under ``EPS_HOME/sweeps`` and follows the sweep's application.  This
 module reads these directories when no process follows any more.  Each has files of a job's directory: ``lock``, held
@@ -7,7 +7,6 @@ while a process follows, and a record.  The record names the application, and ha
 
 from __future__ import annotations
 
-import re
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,8 @@ from eps.system.home import eps_home
 
 #: Folder of the application with a report for each sweep of which a job has ended.
 REPORTS = "reports"
-_NAME = re.compile(r"[0-9a-f]+", re.ASCII)
+#: File that only the folder of a sweep on this host has; see :mod:`hscheduler.service.recorded_sweep`.
+SETTINGS = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class SweepState:
 
 
 def sweeps_dir() -> Path:
-    """Return the directory of all sweeps that are applications."""
+    """Return the directory of all sweeps of ``hscheduler sweep``, on this host and on YARN."""
     return eps_home() / "sweeps"
 
 
 def list_sweeps() -> list[JobDir]:
     """Return the directories of all sweeps on YARN, sorted by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        there = [path for path in sweeps_dir().iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-        return [JobDir(path) for path in sorted(there)]
+        there = [path for path in sweeps_dir().iterdir() if not path.name.startswith(".") and path.is_dir()]
+        return [JobDir(path) for path in sorted(there) if not (path / SETTINGS).exists()]
     return []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, wanted_of
 from hscheduler.cli.commands.common import client_of, flags_of, staged_tables
+from hscheduler.core.jobs import Phase
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.service.client import SchedulerClient, number
@@ -65,26 +67,17 @@ def jobs(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"scheduler": about, "jobs": shown}, indent=1))
         return EXIT_OK
-    rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "WHY"), *map(_row, shown)]
-    print(table(rows, indent=""))
+    print(jobs_table(shown))
     more = f"; ended jobs are not shown: {over} (--all)" if over else ""
     print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores in use{more}")
     return EXIT_OK
 
 
 def why(args: argparse.Namespace) -> int:
-    """Print the state of a job, or how it ended, the reason, and all decisions about it, the latest last."""
+    """Print what a job does, or how it ended, the reason, and all decisions about it, the latest last."""
     with client_of(args) as client:
         job = client.job(args.job)
-    told = f": {job['why']}" if job["why"] else ""
-    if job["is_over"]:
-        loss = number(job["loss"])
-        print(f"{job['job_id']} has ended ({job['phase']}" + (f", {loss:.6g})" if loss is not None else ")") + told)
-    elif job["phase"] == "queued":
-        print(f"{job['job_id']} is queued{told}")
-    else:
-        size = count_of(job["workers"], job["servers"])
-        print(f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {size}{told}")
+    print(state_text(job))
     if job["on"] != "yarn":
         print(f"its name in eps is {job['name']} (eps status {job['name']})")
     elif application := ServiceDir.of(args.state).application_id():
@@ -102,17 +95,56 @@ def kill(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
-    # A running job has no final loss: show the latest.
-    loss, feedback = number(job["latest_loss"] if job["loss"] is None else job["loss"]), number(job["feedback"])
-    return (
-        job["job_id"],
-        job["sweep"],
-        job["phase"],
-        str(job["workers"]),
-        str(job["servers"]),
-        str(job["iteration"]),
-        "-" if feedback is None else f"{feedback:.6g}",
-        "-" if loss is None else f"{loss:.6g}",
-        job["why"],
-    )
+def state_text(job: Mapping[str, Any]) -> str:
+    """Return what a job of a service does and why, or how it ended, as a sentence.
+
+    Parameters
+    ----------
+    job : mapping
+        See :meth:`SchedulerClient.job`.
+    """
+    name, size, why = job["job_id"], count_of(job["workers"], job["servers"]), f": {job['why']}" if job["why"] else ""
+    at = f"iteration {job['iteration']} of {job['iterations']}"
+    match Phase(job["phase"]) if job["phase"] in tuple(Phase) else None:
+        case Phase.STARTING:
+            return f"{name} is starting with {size}{why}"
+        case Phase.EARLY_FEEDBACK | Phase.TRAINING as phase:
+            value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
+            early = ", before its early feedback" if phase is Phase.EARLY_FEEDBACK else ""
+            return f"{name} trains with {size}: {at}{value}{early}" + (f"; {job['why']}" if job["why"] else "")
+        case Phase.RESTARTING:
+            return f"{name} stops and restarts from its checkpoint with another size{why}"
+        case Phase.PAUSING:
+            return f"{name} is pausing at {at}{why}"
+        case Phase.PAUSED:
+            return f"{name} is paused at {at} and holds no containers{why}"
+        case Phase.ENDING:
+            return f"{name} is ending{why}"
+        case phase if job["is_over"]:
+            value = "" if (found := number(job["loss"])) is None else f", {job['metric']} {found:.6g}"
+            return f"{name} has ended ({phase}{value}){why}"
+    return f"{name} is {job['phase']}{why}"
+
+
+def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the jobs of a service as a table; a column is named after the metric if all jobs have the same."""
+    metrics = {job["metric"] for job in jobs}
+    head = metrics.copy().pop().upper() if len(metrics) == 1 else "METRIC"
+    rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", head, "WHY")]
+    for job in jobs:
+        value, feedback = number(job["value"]), number(job["feedback"])
+        shown = "-" if value is None else f"{value:.6g}"
+        rows.append(
+            (
+                job["job_id"],
+                job["sweep"],
+                job["phase"],
+                str(job["workers"]),
+                str(job["servers"]),
+                str(job["iteration"]),
+                "-" if feedback is None else f"{feedback:.6g}",
+                shown if len(metrics) == 1 or value is None else f"{job['metric']} {shown}",
+                job["why"],
+            )
+        )
+    return table(rows, indent="")

@@ -17,7 +17,8 @@ from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, JobNotFoundError, StorageError
 from eps.job.display import number_text, ordered_metrics, table
 from eps.storage.jobdir import job_dir, readable
-from hscheduler.application.monitor import ApplicationDir
+from hscheduler.application.monitor import ApplicationDir, submitted_sweeps
+from hscheduler.application.staged_files import SWEEP
 from hscheduler.cli.commands.common import client_of, report_path
 from hscheduler.live.job_results import export_best
 from hscheduler.page import write_page
@@ -25,13 +26,14 @@ from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.simulator.static_sizes import with_static
 
 #: Keys of a report in every version.
 _ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
-#: Columns of the CSV file, besides those of the point.
+#: Columns of the CSV file, besides those of the point; ``value`` is named after the metric.
 _COLUMNS = (
-    "job_id", "name", "phase", "loss", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
+    "job_id", "name", "phase", "value", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
     "finished_s", "resize_pause_s", "restarts", "why",
 )  # fmt: skip
 
@@ -85,7 +87,7 @@ def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
 
 
 def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the reports of a file, or that of a sweep of a service, which may have ended.
+    """Return the reports of a file, or that of a sweep, here, on YARN or of a service, which may have ended.
 
     Raises
     ------
@@ -94,6 +96,8 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """
     if _is_file(args):
         return read_reports(Path(args.report))
+    if (found := _of_sweep(args)) is not None:
+        return {found["policy"]: found}
     directory = ServiceDir.of(args.state)
     # Reports of earlier applications with this directory.
     kept = ApplicationDir(directory.path).saved_reports()
@@ -111,7 +115,19 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"sweep is {args.report!r}, but must be one of {', '.join(kept) or 'none'}")
     else:
         found = past_report(directory, args.report)
-    return {found["policy"]: found}
+    return {found["policy"]: _whole(found)}
+
+
+def _of_sweep(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the report of a sweep of ``hscheduler sweep``; None if none has the name, or a service is named."""
+    if args.state or args.scheduler:
+        return None
+    if (place := RecordedSweep.find(args.report)) is not None:
+        return place.report()
+    for each in submitted_sweeps():
+        if each.sweep_id == args.report and (found := each.saved_reports().get(SWEEP)) is not None:
+            return found
+    return None
 
 
 def _is_file(args: argparse.Namespace) -> bool:
@@ -159,7 +175,7 @@ def _is_report(value: object) -> bool:
 
 def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report with defaults for keys that earlier versions did not write."""
-    trials = [{"curve": [], "name": "", **trial} for trial in report["trials"]]
+    trials = [{"curve": [], "name": "", "value": trial["loss"], **trial} for trial in report["trials"]]
     return {
         "cluster": {"nodes": [], "history": []},
         "metric": "loss",
@@ -175,7 +191,7 @@ def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     rank = {"finished": 0, "killed": 1}
 
     def key(trial: Mapping[str, Any]) -> tuple[int, float]:
-        value = trial["feedback"] if trial["loss"] is None else trial["loss"]
+        value = trial["feedback"] if trial["value"] is None else trial["value"]
         return rank.get(trial["phase"], 2), math.inf if value is None else sign * value
 
     return sorted(report["trials"], key=key)
@@ -191,7 +207,7 @@ def results_text(report: Mapping[str, Any]) -> str:
     rows = [["TRIAL", "PHASE", *heads, "POINT", "WHY"]]
     for trial in ranked(report):
         why = "" if trial["phase"] == "finished" else trial["why"]
-        numbers = [trial["loss"], trial["feedback"], *(tests[trial["job_id"]].get(name) for name in shown)]
+        numbers = [trial["value"], trial["feedback"], *(tests[trial["job_id"]].get(name) for name in shown)]
         rows.append([trial["job_id"], trial["phase"], *map(number_text, numbers), point_text(trial["point"]), why])
     return f"{report['policy']}: {report['completed']} of {len(report['trials'])} finished\n{table(rows)}"
 
@@ -210,7 +226,9 @@ def csv_text(reports: Mapping[str, Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for report in reports.values() for t in report["trials"] for name in t["point"]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["policy", *_COLUMNS, *names])
+    metrics = {report["metric"] for report in reports.values()}
+    heads = {"value": metrics.pop()} if len(metrics) == 1 else {}
+    writer.writerow(["policy", *(heads.get(name, name) for name in _COLUMNS), *names])
     for policy, report in reports.items():
         for trial in ranked(report):
             writer.writerow([policy, *(trial[name] for name in _COLUMNS), *(trial["point"].get(n) for n in names)])

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
-from eps.errors import ConfigError, EpsError
+from eps.errors import ConfigError, EpsError, StorageError
+from eps.job.display import ago_text
 from eps.job.display import table as columns
 from eps.job.yarn.sweeps import report_of
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
-from hscheduler.application.monitor import find_sweep, submitted_sweeps
+from hscheduler.application.monitor import ApplicationDir, find_sweep, submitted_sweeps
+from hscheduler.application.staged_files import SWEEP
 from hscheduler.cli.commands.common import (
     DEFAULT_POLICY,
     client_of,
@@ -32,39 +34,52 @@ from hscheduler.cli.commands.common import (
     write_results,
 )
 from hscheduler.cli.commands.sizes import best_of, check_flag
-from hscheduler.cli.terminal import Screen, lines_of
+from hscheduler.cli.sweep_table import SweepTable
+from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
-from hscheduler.reports.news import ends, failures
-from hscheduler.reports.report import measures_table, sizes_text, table
+from hscheduler.reports.news import failures
+from hscheduler.reports.report import measures_table, sizes_text, stopping_rule, table
 from hscheduler.reports.view import SweepView
-from hscheduler.runners import Here, InService, Interrupted, OnYarn, Outcome, Resumed, Runner, Viewers
+from hscheduler.runners import (
+    Here,
+    InService,
+    Interrupted,
+    OnYarn,
+    Outcome,
+    Over,
+    Resumed,
+    ResumedHere,
+    Runner,
+    Viewers,
+)
+from hscheduler.service.recorded_sweep import RecordedSweep, recorded_sweeps
 from hscheduler.simulator.static_sizes import POLICY, with_static
 from hscheduler.spec import Spec
 
+#: Number of sweeps that are listed without --all.
+LATEST_SWEEPS = 20
 #: Flags that a kind of sweep does not support, and why.
 _NOT_HERE = "is only for sweeps in a service: add --state DIR or --scheduler HOST:PORT"
 _NOT_POSSIBLE: dict[str, dict[str, str]] = {
-    "here": {"detach": _NOT_HERE, "name": _NOT_HERE},
+    "here": {"detach": _NOT_HERE},
     "service": {
         "web": "is not possible with a service: use hscheduler serve --web",
         "policy": "is not possible with a service: use hscheduler serve --policy",
     },
     "yarn": {
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
-        **dict.fromkeys(
-            ("detach", "name"), "is only for sweeps in a service; on YARN each sweep is a separate application"
-        ),
+        "detach": "is only for sweeps in a service; on YARN each sweep is a separate application",
     },
-    "resume": {
-        **dict.fromkeys(
-            ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
-            "is only for new sweeps: --resume continues a sweep as it was submitted",
-        ),
+    "resume": dict.fromkeys(
+        ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
+        "is only for new sweeps: --resume continues a sweep as it was submitted",
+    ),
+    "resume on yarn": {
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
     },
 }
@@ -91,8 +106,7 @@ class Wanted:
 def sweep(args: argparse.Namespace) -> int:
     """Run a sweep's file under a policy; show its progress, print a table and the best point."""
     if args.resume is not None:
-        _check_flags(args, "resume")
-        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args), _line_viewers(args))
+        return _resume(args)
     if args.spec is None:
         raise ConfigError("SPEC.toml is missing: name the file of a sweep, or --resume SWEEP")
     if args.scheduler or args.state:
@@ -102,12 +116,35 @@ def sweep(args: argparse.Namespace) -> int:
     policy = _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
     if spec.job.get("on") == "yarn":
         _check_flags(args, "yarn")
-        return _run(OnYarn(spec, policy), Wanted.of(args), _line_viewers(args))
+        return _run(OnYarn(spec, policy, args.name or ""), Wanted.of(args), _line_viewers(args))
     _check_flags(args, "here")
-    wanted, here = Wanted.of(args), Here(spec, policy)
+    wanted = Wanted.of(args)
+    with RecordedSweep.create(args.name or "", Path(args.spec).stem) as place:
+        return _here(args, Here(spec, policy, place=place, report=wanted.report), place, wanted)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    """Continue a sweep, or show the results of one that has ended."""
+    _check_flags(args, "resume")
+    place = RecordedSweep.find(args.resume)
+    if place is None:
+        _check_flags(args, "resume on yarn")
+        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args), _line_viewers(args))
+    wanted = Wanted.of(args)
+    with place.lock():
+        if place.has_ended():
+            return _run(Over(place), wanted, _line_viewers(args))
+        return _here(args, ResumedHere(place, wanted.report), place, wanted)
+
+
+def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wanted) -> int:
+    """Run a sweep on this host to its end; show it as the flags say."""
+    policy = here.policy
+    if not args.quiet:
+        say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
     with ExitStack() as stack:
-        view, server, screen = view_of(here, policy), None, stack.enter_context(ExitStack())
-        here.viewers.append(lambda now_s, event, commands: view.take(now_s, event, commands, here.sweep.state))
+        view, server, screen = view_of(here, policy, place.name), None, stack.enter_context(ExitStack())
+        here.watch(view)
         if args.web is not None:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
@@ -168,7 +205,7 @@ def _run(
         report = with_target(report, wanted.target)
         if wanted.page is not None or server is not None:
             report = with_static(report)
-        write_results(wanted.report, wanted.page, report)
+        outcome = _written(outcome, report, wanted.report, wanted.page)
         if server is not None:
             server.end({report["policy"]: report})
         for export in wanted.exports:
@@ -177,6 +214,17 @@ def _run(
             print_failures(report)
     code = EXIT_FAILED if report is None else print_best(report, wanted.page)
     return EXIT_FAILED if _print_problems(outcome) else code
+
+
+def _written(outcome: Outcome, report: dict[str, Any], target: Path | None, drawn: Path | None) -> Outcome:
+    """Write a report and its page; return the outcome, with the problem if one cannot be written."""
+    try:
+        write_results(target, drawn, report)
+    except StorageError as error:
+        if not outcome.kept:
+            raise
+        return replace(outcome, problems=(*outcome.problems, f"{error}; {outcome.kept}"))
+    return outcome
 
 
 def _print_problems(outcome: Outcome) -> bool:
@@ -191,14 +239,14 @@ def _print_problems(outcome: Outcome) -> bool:
 
 def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     """Write and print the results of an interrupted sweep, below the shown progress."""
-    if outcome.report is not None:
-        write_results(target, drawn, outcome.report)
-        print_interrupted(outcome.report, target, drawn)
+    if (report := outcome.report) is not None:
+        outcome = _written(outcome, report, target, drawn)
+        print_interrupted(report, target, drawn)
     _print_problems(outcome)
 
 
-def view_of(here: Here, policy: str) -> SweepView:
-    """Return the view of a sweep before its start."""
+def view_of(here: Here, policy: str, name: str = "") -> SweepView:
+    """Return the view of a sweep before its start; ``name`` is what the terminal shows."""
     sweep = here.sweep
     settings = sweep.spec.sweep
     return SweepView(
@@ -209,6 +257,9 @@ def view_of(here: Here, policy: str) -> SweepView:
         lambda job_id: sweep.iterations.get(job_id, 0),
         sweep.result_of,
         sweep.trial_of,
+        lambda trial_id: sweep.points.get(trial_id, {}),
+        name,
+        stopping_rule(policy, sweep.spec),
     )
 
 
@@ -219,16 +270,13 @@ def _line_viewers(args: argparse.Namespace) -> Viewers:
 
 def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
     """Return viewers for standard output: a live table on a terminal, else lines."""
-    if args.quiet or args.plain or not sys.stdout.isatty():
+    if args.quiet or args.plain or not is_live(sys.stdout):
         return _line_viewers(args)
-    screen = Screen(sys.stdout, lambda width, height: lines_of(view.look(), width, height))
+    screen = Screen(sys.stdout, lambda: SweepTable(view.look()))
     stack.callback(screen.close)
 
     def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        # The jobs that end with the sweep are not listed one by one.
-        scheduler = here.sweep.scheduler
-        over = [] if scheduler is not None and scheduler.has_ended else ends(commands)
-        if lines := failures(commands, here.sweep.name_of) + over:
+        if lines := failures(commands, here.sweep.name_of):
             screen.tell(lines)
 
     here.viewers.append(tell)
@@ -314,37 +362,85 @@ def _at_best_size(args: argparse.Namespace, spec: Spec, aim: Target | None) -> O
 
 
 def sweeps(args: argparse.Namespace) -> int:
-    """List the sweeps submitted to YARN from this machine."""
-    rows = [("SWEEP", "APPLICATION", "STATE", "DONE", "RESULTS")]
-    over, problems = 0, []
-    for known in submitted_sweeps():
-        name, state, done, results = "-", "unreadable", "", ""
-        try:
-            application, ended = known.application(), known.saved()
-            if application is None:
-                continue
-            name, state = application.application_id, "" if ended is None else ended.state
-            if ended is not None or not application.shared:
-                over += not args.all
-                if args.all:
-                    rows.append((known.sweep_id, name, state, "", "fetched"))
-                continue
-            state, results = "YARN unreachable", "followed" if known.service.is_running() else "to be fetched"
-            found = report_of(application)
-            state = "unknown to YARN" if found is None else found.state.lower()
-            done = "" if found is None or found.ended else f"{found.progress:.0%}"
-        except EpsError as error:
-            # A damaged record or an unreachable cluster does not hide the other sweeps.
-            problems.append(str(error))
-        rows.append((known.sweep_id, name, state, done, results))
-    more = f"fetched sweeps are not shown: {over} (--all)" if over else ""
-    if rows[1:]:
+    """List the sweeps of this machine, here and on YARN, or remove one."""
+    if args.remove is not None:
+        return _remove(args.remove)
+    rows: list[tuple[str, ...]] = [("SWEEP", "WHERE", "STATE", "DONE", "RESULTS", "BEST", "CHANGED", "FOLDER")]
+    problems: list[str] = []
+    known: list[RecordedSweep | ApplicationDir] = [*recorded_sweeps(), *submitted_sweeps()]
+    known.sort(key=lambda each: -each.changed_s())
+    shown = known if args.all else known[:LATEST_SWEEPS]
+    for each in shown:
+        row, problem = _row_here(each) if isinstance(each, RecordedSweep) else _row_on_yarn(each)
+        rows.append((*row, ago_text(each.changed_s()), str(each.path)))
+        problems += [problem] if problem else []
+    if shown:
         print(columns(rows, indent=""))
-        print(f"hscheduler sweep --resume SWEEP follows one again, or fetches its results{more and f'; {more}'}")
+        more = f"; {len(known) - len(shown)} earlier ones are not shown (--all)" if len(known) > len(shown) else ""
+        print(f"hscheduler sweep --resume SWEEP continues one, or writes its results{more}")
     else:
-        print(f"no sweep on YARN to follow or fetch{more and f'; {more}'}")
+        print("no sweep was run here, or submitted to YARN from here")
     for why in dict.fromkeys(problems):
         print(f"hscheduler: {why}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _row_here(known: RecordedSweep) -> tuple[tuple[str, ...], str]:
+    """Return the first columns of a sweep on this host, and the problem with its files, if any."""
+    try:
+        found = known.latest_report()
+        return (known.name, "here", str(known.state()), *_done_and_best(found, "here")), ""
+    except StorageError as error:
+        # A damaged report does not hide the other sweeps.
+        return (known.name, "here", "unreadable", "", "", ""), str(error)
+
+
+def _row_on_yarn(known: ApplicationDir) -> tuple[tuple[str, ...], str]:
+    """Return the first columns of a sweep on YARN, and why something of it is unknown, if it is."""
+    name, state, done, results = "-", "unreadable", "", ""
+    try:
+        application, ended = known.application(), known.saved()
+        if application is None:
+            return (known.sweep_id, name, "removed", "", "", ""), ""
+        name, state = application.application_id, "" if ended is None else ended.state
+        if ended is not None or not application.shared:
+            report = None if ended is None else ended.reports.get(SWEEP)
+            return (known.sweep_id, name, state, *_done_and_best(report, "fetched")), ""
+        state, results = "YARN unreachable", "followed" if known.service.is_running() else "to be fetched"
+        found = report_of(application)
+        state = "unknown to YARN" if found is None else found.state.lower()
+        done = "" if found is None or found.ended else f"{found.progress:.0%}"
+    except EpsError as error:
+        # A damaged record or an unreachable cluster does not hide the other sweeps.
+        return (known.sweep_id, name, state, done, results, ""), str(error)
+    return (known.sweep_id, name, state, done, results, ""), ""
+
+
+def _done_and_best(report: Mapping[str, Any] | None, where: str) -> tuple[str, str, str]:
+    """Return how many trials of all are over, where the results are, and the best one, as of a report."""
+    if report is None:
+        return "", where, ""
+    over = sum(report["phases"].values())
+    # Reports of earlier versions have no settings.
+    settings = (report.get("spec") or {}).get("sweep", {})
+    best = report["best"]
+    shown = "" if best is None else f"{best['metric']} {best['loss']:.6g} ({best['job_id']})"
+    return f"{over}/{max(len(report['trials']), settings.get('trials', 0))}", where, shown
+
+
+def _remove(name: str) -> int:
+    """Remove the folder of a sweep on this host, unless it runs; its jobs stay."""
+    known = RecordedSweep.find(name)
+    if known is None:
+        found = find_sweep(name)
+        raise ConfigError(
+            f"remove is {name!r}, but must be a sweep on this host: eps prune sweeps/{found.sweep_id} removes it"
+        )
+    prefix, jobs = known.jobs()
+    known.remove()
+    # An interrupted trial can be resumed as a job, by its checkpoint.
+    told = f"; models and checkpoints of its trials stay: eps prune {prefix} --resumable removes them" if jobs else ""
+    print(f"sweep {name} is removed{told}")
     return EXIT_OK
 
 

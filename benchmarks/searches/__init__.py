@@ -1,0 +1,1 @@
+"""Objectives of the benchmark of searches: tables of losses by point."""

@@ -1,0 +1,138 @@
+"""Trials that are drawn when they can start."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.policies import POLICIES
+from hscheduler.simulator.models import Costs
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+from tests.hscheduler.toy import Toy, nodes, request
+
+#: The longest time in which running jobs make room for a trial: a release, or a restart.
+ROOM_S = Costs().remove_s + Costs().end_s + Costs().restart_s + Costs().start_s
+
+
+def tables(**sweep: Any) -> dict[str, Any]:
+    return {
+        "cluster": {"nodes": 3},
+        "sweep": {
+            "trials": 18, "algorithm": "random", "feedback_iteration": 30, "threshold": 3, "grace_iterations": 30,
+            **sweep,
+        },
+        "space": {"l2": {"uniform": [0, 1]}},
+        "job": {"workers": 2, "servers": 1, "iterations": 600, "stretch_s": 0.01},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("stop", ["none", "threshold", "median", "sha", "asha"])
+def test_a_trial_is_drawn_when_it_can_start_and_the_cluster_is_as_full_as_with_all_trials_queued(policy, stop):
+    found = simulate(Spec.of(tables(stop=stop)), policy)
+    burst = simulate(Spec.of(tables(stop=stop, arrival="burst")), policy)
+    assert len(found["trials"]) == 18
+    # Trials that a rule promotes start before those that have just been drawn.
+    most_s = ROOM_S if stop not in ("sha", "asha") else 2 * ROOM_S
+    assert all(trial["started_s"] - trial["arrived_s"] <= most_s for trial in found["trials"])
+    assert found["makespan_s"] <= 1.1 * burst["makespan_s"]
+    assert found["utilisation"] >= burst["utilisation"] - 0.05
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_parallelism_limits_the_trials_that_are_drawn(policy):
+    found = simulate(Spec.of(tables(stop="none", parallelism=2)), policy)
+    ends = sorted((trial["arrived_s"], trial["finished_s"]) for trial in found["trials"])
+    assert all(sum(a <= at < b for a, b in ends) <= 2 for at, _ in ends)
+    assert len(ends) == 18
+
+
+def drawing(sweep: str, trials: int, **sizes: int) -> e.SweepOpened:
+    coming = request(f"the next trial of {sweep}", sweep=sweep, **sizes)
+    return e.SweepOpened(sweep, threshold=9, trials=trials, coming=coming)
+
+
+def wanted(commands: list[e.Command]) -> list[str]:
+    return [command.sweep for command in commands if isinstance(command, e.TrialWanted)]
+
+
+def submit(toy: Toy, job_id: str, sweep: str, *, again: bool = False) -> list[str]:
+    asked = dataclasses.replace(request(job_id, sweep=sweep), is_retry=again)
+    return wanted(toy.send(e.JobSubmitted(asked)))
+
+
+def test_the_scheduler_says_once_that_a_trial_can_start_until_it_arrives():
+    toy = Toy.of(2, POLICIES["static"])
+    assert wanted(toy.send(drawing("s", 3))) == ["s"]
+    assert wanted(toy.send(e.NodeCame("node9", nodes(1)["node0"]))) == []
+    assert toy.scheduler.wants_trial("s")
+    assert submit(toy, "a", "s") == ["s"], "and so can the next one"
+    toy.settle()
+    assert submit(toy, "b", "s") == ["s"]
+    assert submit(toy, "c", "s") == [], "the last one has arrived"
+    assert not toy.scheduler.wants_trial("s")
+
+
+def test_running_jobs_leave_room_for_a_trial_that_is_about_to_be_drawn():
+    toy = Toy.of(2, POLICIES["elastic"])
+    toy.send(drawing("s", 3))
+    for job_id in ("a", "b"):
+        submit(toy, job_id, "s")
+        toy.settle()
+        toy.send(e.Iterated(job_id, 10, (0.1,) * 10))
+        toy.send(e.FeedbackGiven(job_id, 1.0))
+    toy.settle()
+    toy.send(e.JobEnded("a", Phase.FINISHED, "", None, 0.5))
+    assert toy.scheduler.wants_trial("s")
+    assert toy.job("b").size == (2, 1), "it would double otherwise"
+    submit(toy, "c", "s")
+    toy.settle()
+    assert toy.job("c").phase is Phase.EARLY_FEEDBACK
+
+
+def test_a_retry_is_no_further_trial():
+    toy = Toy.of(2, POLICIES["static"])
+    toy.send(drawing("s", 2))
+    submit(toy, "a", "s")
+    toy.settle()
+    toy.send(e.JobEnded("a", Phase.FAILED, "it crashed"))
+    assert submit(toy, "a-again-1", "s", again=True) == ["s"], "one of two was drawn"
+    assert submit(toy, "b", "s") == []
+
+
+def test_a_refused_trial_counts_as_drawn_and_a_closed_sweep_draws_none():
+    toy = Toy.of(4, POLICIES["static"])
+    assert wanted(toy.send(drawing("s", 2))) == ["s"]
+    assert wanted(toy.send(e.JobRefused("a", "s", "bad"))) == ["s"]
+    assert wanted(toy.send(e.JobRefused("b", "s", "bad"))) == []
+    assert wanted(toy.send(drawing("t", 2))) == ["t"]
+    toy.send(e.SweepClosed("t", "a user ended it"))
+    assert not toy.scheduler.wants_trial("t")
+
+
+def test_the_sweep_with_fewer_trials_draws_first():
+    toy = Toy.of(2, POLICIES["static"])
+    toy.send(drawing("s", 9))
+    submit(toy, "a", "s")
+    assert wanted(toy.send(drawing("t", 9))) == ["t"], "there is room for one"
+    assert not toy.scheduler.wants_trial("s")
+
+
+def test_a_trial_that_no_longer_fits_is_drawn_and_fails_with_the_reason():
+    toy = Toy.of(1, POLICIES["static"])
+    assert wanted(toy.send(drawing("s", 1, workers=8))) == ["s"]
+    toy.send(e.JobSubmitted(request("a", 8, sweep="s")))
+    assert toy.over == {"a": Phase.FAILED}
+
+
+def test_the_size_to_wait_for_is_the_smallest_one_that_is_searched():
+    searched = {**tables(), "space": {"workers": {"choice": [5, 1, 3]}}, "job": {"servers": 1}}
+    opened = Spec.of(searched).opened("s")
+    assert opened.coming is not None
+    assert (opened.coming.workers, opened.coming.servers) == (1, 1)
+    assert Spec.of(tables(arrival="burst")).opened("s").coming is None
