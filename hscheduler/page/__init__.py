@@ -51,7 +51,7 @@ def page(reports: Reports, *, live: bool = False, ended_at: float | None = None,
     reports : mapping
     live : bool
     ended_at : float, optional
-        When the reports were made, in seconds since 1970; by default now.
+        When the reports were made, in seconds since 1970; dates those that do not say when their sweeps began.
     stops : Stops, optional
         What a live page has buttons for.
     """
@@ -83,11 +83,10 @@ def write_page(path: Path, reports: Reports, *, ended_at: float | None = None) -
     write_bytes_atomic(path, page(reports, ended_at=ended_at).encode(), mode=PUBLIC_MODE)
 
 
-def _data(reports: Reports, live: bool, ended_at: float | None = None) -> dict[str, Any]:
-    when = time.time() if ended_at is None else ended_at
+def _data(reports: Reports, live: bool, ended_at: float | None) -> dict[str, Any]:
     return {
         "live": live,
-        "reports": [content(each, ended_at=when, live=live, logs=tails(each)) for each in reports.values()],
+        "reports": [content(each, ended_at=ended_at, live=live, logs=tails(each)) for each in reports.values()],
     }
 
 
@@ -151,7 +150,7 @@ class LiveReports:
             made_by, made_s, reports, data = self._made
             if made_by is not look or time.monotonic() >= made_s + KEPT_S:
                 reports = look()
-                data = as_json(_data(reports, live))
+                data = as_json(_data(reports, live, time.time()))
                 self._made = look, time.monotonic(), reports, data
             return reports, data, live, stops
 
@@ -159,7 +158,9 @@ class LiveReports:
         # Also before the sweep begins: the page polls for its reports.
         reports, _, live, stops = self._latest()
         return Text(
-            "text/html; charset=utf-8", page(reports, live=live, stops=stops), lambda: self._farewell.note(live)
+            "text/html; charset=utf-8",
+            page(reports, live=live, ended_at=time.time(), stops=stops),
+            lambda: self._farewell.note(live),
         )
 
     def _news(self) -> Text:

@@ -80,6 +80,7 @@ def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[st
     shown = content({**report, "trials": running}, live=True)
     assert shown["state"] == "running" and shown["planned"] == 8
     assert content({**report, "trials": running})["state"] == "interrupted"
+    assert content({**report, "trials": running, "state": "running"})["state"] == "running", "as its record says"
 
 
 def test_decisions_name_trials_also_by_their_later_jobs(report: dict[str, Any]) -> None:

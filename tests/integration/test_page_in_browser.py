@@ -597,7 +597,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
     try:
         server = served.get(timeout=TIMEOUT_S)
         browser.open(server.link)
-        browser.wait_until("sweep && sweep.trials.some((t) => t.curve.length) && isDrawn")
+        browser.wait_until("sweep?.trials.length === 3 && sweep.trials.some((t) => t.curve.length) && isDrawn")
         assert browser.value("isLive")
         assert number_of(browser, "#trials tbody tr") == 3
         assert is_shown(browser, "#stop-sweep")
@@ -616,6 +616,43 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
         looked.set()
         runs.join(TIMEOUT_S)
     assert ends == [0]
+
+
+@pytest.mark.usefixtures("home", "no_leftovers")
+def test_buttons_end_real_trials(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: SimpleQueue[PageServer] = SimpleQueue()
+
+    class Server(PageServer):
+        def __init__(self, port: int, *more: Any) -> None:
+            super().__init__(port, *more)
+            served.put(self)
+
+    monkeypatch.setattr("hscheduler.cli.commands.sweep.PageServer", Server)
+    spec, report, codes = tmp_path / "endless.toml", tmp_path / "report.json", list[int]()
+    spec.write_text(LIVE.replace("iterations = 150", "iterations = 1_000_000").replace("trials = 4", "trials = 2"))
+    words = ["sweep", str(spec), "--web", "0", "--quiet", "--policy", "static", "--report", str(report)]
+    runs = threading.Thread(target=lambda: codes.append(cli.main(words)))
+    runs.start()
+    try:
+        browser.open(served.get(timeout=TIMEOUT_S).link)
+        browser.wait_until("sweep && sweep.trials.length === 2 && sweep.trials.every((t) => t.curve.length) && isDrawn")
+        assert text_of(browser, "#name") == "endless"
+        browser.value("location.hash = linkTo(sweep.trials[0])")
+        browser.wait_until("!document.querySelector('#trial').hidden")
+        browser.click("#stop-trial")
+        browser.click("#sure-yes")
+        browser.wait_until("sweep.trials[0].state === 'killed'")
+        assert "stopped on the page" in text_of(browser, "#trial")
+        assert browser.value("sweep.trials[1].state") != "killed"
+        browser.click("#back")
+        browser.wait_until("document.querySelector('#trial').hidden && isDrawn")
+        browser.click("#stop-sweep")
+        browser.click("#sure-yes")
+        browser.wait_until("!isLive && sweep.trials[1].state === 'killed'")
+    finally:
+        runs.join(TIMEOUT_S)
+    assert codes == [1], "no trial finished"
+    assert [each["why"] for each in json.loads(report.read_text())["trials"]] == ["stopped on the page"] * 2
 
 
 @pytest.mark.usefixtures("home", "no_leftovers")
