@@ -83,7 +83,8 @@ function stacked(trials) {
 }
 
 function drawBands() {
-  const { bands: found, times, most } = stacked(sweep.trials);
+  const { bands: found, times, most } = laid, firsts = new Map();
+  found.forEach((band, k) => { if (!firsts.has(band.trial)) firsts.set(band.trial, k); });
   bands = found;
   const end = sweep.makespan_s || 1, top = Math.max(most, sweep.capacity || 0, 1), theme = themeNow();
   const height = Math.max(220, Math.min(420, 60 + top * 26));
@@ -119,7 +120,7 @@ function drawBands() {
       const t = sweep.trials[band.trial], began = px[band.at[0]], stop = band.end == null ? x(end) : px[band.end];
       // Hatched until its first iteration.
       const first = t.at[2] == null ? (ENDED.has(t.state) ? began : stop) : x(t.at[2]);
-      if (k === bands.findIndex((b) => b.trial === band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
+      if (k === firsts.get(band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
       names(ctx, band, x, y, color, ratio, stop);
       const isLast = band.end != null && t.at[4] != null && Math.abs(times[band.end] - t.at[4]) < 1e-6 * (1 + t.at[4]);
       if (isLast && t.state !== "finished" && unit * (band.high.at(-1) - band.low.at(-1)) > 9 * ratio) {

@@ -18,7 +18,7 @@ function take(report) {
   byResult = byChoice ?? sweep.trials.length > MOST_HUES;
   $("colour").value = byResult ? "result" : "trial";
   ids = new Map(sweep.trials.map((t) => [t.id, t]));
-  rank(); stacked(sweep.trials);
+  rank(); laid = stacked(sweep.trials);
 }
 
 function drawTop() {

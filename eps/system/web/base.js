@@ -111,6 +111,8 @@ class Plot {
     this.above = el("canvas", { class: "over", "aria-hidden": "true" });
     plot.root.querySelector(".u-wrap").append(this.above);
     plot.root.setAttribute("role", "img"); plot.root.setAttribute("aria-label", label);
+    // A box that takes the focus is named after its chart.
+    if (box.tabIndex >= 0) { box.setAttribute("role", "group"); box.setAttribute("aria-label", label); }
     const spot = (event) => { const r = plot.over.getBoundingClientRect(); return [(event.clientX - r.left) * this.ratio + plot.bbox.left, (event.clientY - r.top) * this.ratio + plot.bbox.top]; };
     plot.over.addEventListener("pointermove", (event) => hover(...spot(event), event));
     plot.over.addEventListener("pointerleave", (event) => hover(NaN, NaN, event));

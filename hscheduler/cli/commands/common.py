@@ -21,7 +21,7 @@ from eps.system.nearest import one_of
 from hscheduler.core.words import counted
 from hscheduler.page import write_page
 from hscheduler.policies import POLICIES
-from hscheduler.reports.report import point_text, table
+from hscheduler.reports.report import point_text, static_text, table
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
@@ -137,6 +137,8 @@ def print_best(found: Mapping[str, Any], drawn: Path | None) -> int:
     print(f"best: {best_text(best)}")
     if found.get("target"):
         print(target_text(found))
+    if told := static_text(found):
+        print(told)
     if drawn is not None:
         print(f"page: {drawn.absolute()}")
     return EXIT_OK
