@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -152,7 +153,9 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
             print(f"the sweep's page, while it runs: {server.link}", flush=True)
             stops = Stops(lambda trial: here.stop_trial(trial, STOPPED), lambda: here.stop(STOPPED))
             # There is no report before the start.
-            server.show(lambda: {} if (found := here.report()) is None else {policy: found}, stops=stops)
+            server.show(
+                lambda: {} if (found := here.report()) is None else {policy: {"name": place.name, **found}}, stops=stops
+            )
         return _run(here, wanted, _viewers(screen, view, here, args), server, screen.close)
 
 
@@ -309,7 +312,7 @@ def compare(args: argparse.Namespace) -> int:
             summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
             write_json_atomic(target, summary, mode=PUBLIC_MODE)
         if reports and drawn is not None:
-            write_page(drawn, reports)
+            write_page(drawn, reports, ended_at=time.time())
 
     has_failed = False
     for policy, each in runners.items():
