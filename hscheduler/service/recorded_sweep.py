@@ -276,7 +276,7 @@ class RecordedSweep:
 
     def titled(self, report: Mapping[str, Any], state: SweepState) -> dict[str, Any]:
         """Return a report with the name of the sweep and its state."""
-        return {"name": self.name, "state": str(state), **report}
+        return {**report, "name": self.name, "state": str(state)}
 
     def jobs(self) -> tuple[str, list[JobDir]]:
         """Return the common prefix of the names of its jobs under ``EPS_HOME``, empty if unknown, and those there."""
