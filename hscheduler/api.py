@@ -50,6 +50,8 @@ def sweep(
     trials: int | None = None,
     seed: int | None = None,
     study: Any = None,
+    suggest: Callable[[Any], Mapping[str, Any]] | None = None,
+    objective: Callable[[dict[str, Any]], Any] | None = None,
     on_event: Callable[[float, e.Event, list[e.Command]], None] | None = None,
     quiet: bool = True,
     report: str | Path | None = None,
@@ -71,6 +73,13 @@ def sweep(
         Replace the values of the file.
     study : optuna.Study, optional
         Source of the points, instead of the file's algorithm; needs the extra ``optuna``.  Not on YARN.
+    suggest : callable, optional
+        Returns the settings of a point, given a trial of the study: ``trial.suggest_float(...)`` and the like, where
+        later suggestions may depend on earlier ones.  It replaces ``space``, which must be empty.
+    objective : callable, optional
+        Trials are calls of this, each with its point (a dict) and in a process and a container of its own, instead of
+        jobs of EPS.  It calls ``hscheduler.report(loss=..., iteration=...)``.  The names in ``space`` are then free,
+        and ``job`` has at most ``iterations``: how many it reports.  It is pickled with cloudpickle.  Not on YARN.
     on_event : callable, optional
         Called after every event with the seconds since the start, the event (:mod:`hscheduler.core.events`) and the
         commands that followed.  It runs on the scheduler's thread and blocks it.  Not on YARN.
@@ -106,7 +115,9 @@ def sweep(
         )
         print(found.best_point)
     """
-    read = with_flags(_spec_of(spec), trials=trials, seed=seed, stop=stop)
+    read = with_flags(_spec_of(spec, objective is not None), trials=trials, seed=seed, stop=stop)
+    if suggest is not None and (study is None or read.space):
+        raise ConfigError("suggest needs a study, and replaces the table space: leave that out")
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but must be a single policy")
@@ -114,7 +125,7 @@ def sweep(
     drawn = report_path(None if page is None else str(page), "page")
     runner: Runner
     if read.job.get("on") == "yarn":
-        for name, value in (("study", study), ("on_event", on_event)):
+        for name, value in (("study", study), ("objective", objective), ("on_event", on_event)):
             if value is not None:
                 raise ConfigError(f"{name} is not possible on YARN: the scheduler runs in another process")
         runner = OnYarn(read, names[0])
@@ -123,8 +134,8 @@ def sweep(
         if study is not None:
             from hscheduler.live.points import OptunaPoints
 
-            points = OptunaPoints(read, study)
-        runner = Here(read, names[0], points)
+            points = OptunaPoints(read, study, suggest)
+        runner = Here(read, names[0], points, objective=objective, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
     try:
         tell: Callable[[str], None] = logger.info if quiet else say
@@ -152,7 +163,9 @@ def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
         write_results(target, drawn, outcome.report)
 
 
-def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:
+def _spec_of(spec: str | Path | Mapping[str, Any] | Spec, is_callable: bool) -> Spec:
+    if is_callable and not isinstance(spec, Mapping):
+        raise ConfigError(f"spec is {spec!r}, but must be a mapping with an objective, which replaces jobs of EPS")
     if isinstance(spec, Spec):
         return spec
-    return Spec.given(spec) if isinstance(spec, Mapping) else Spec.read(Path(spec))
+    return Spec.given(spec, is_callable=is_callable) if isinstance(spec, Mapping) else Spec.read(Path(spec))

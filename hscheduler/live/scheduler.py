@@ -33,6 +33,7 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Rungs, Stopping
 from hscheduler.core.state import Scheduler
+from hscheduler.live.callable_job import CallableJob
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
 from hscheduler.live.job_results import deliver_results
@@ -152,6 +153,8 @@ class Fleet:
         Takes events, from any thread.
     before_end : callable
         As of :class:`~hscheduler.live.job.Launch`.
+    objective : bytes, optional
+        Jobs are calls of this pickled callable, each with its point, instead of jobs of EPS.
     """
 
     def __init__(
@@ -161,10 +164,12 @@ class Fleet:
         is_recorded: bool,
         say: Callable[[e.Event], None],
         before_end: BeforeEnd,
+        objective: bytes | None = None,
     ) -> None:
+        self._objective = objective
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
         self._before_end = before_end
-        self._jobs: dict[str, LiveJob] = {}
+        self._jobs: dict[str, LiveJob | CallableJob] = {}
         #: Held while a job is added or removed, so that none is added after :meth:`close`.
         self._starting = threading.Lock()
         self._forks = ForkServer(ENTRY_POINTS)
@@ -246,8 +251,19 @@ class Fleet:
         """Whether :meth:`close` was called."""
         return self._closed
 
-    def _live(self, registry: Registry, submission: Submission) -> LiveJob:
+    def _live(self, registry: Registry, submission: Submission) -> LiveJob | CallableJob:
         settings = self._settings
+        sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
+        metric, feedback_iteration = (
+            sweep.metric or settings.metric,
+            sweep.feedback_iteration or settings.feedback_iteration,
+        )
+        if self._objective is not None:
+            rungs = registry.state.rungs(registry.state.jobs[submission.job_id])
+            name, point = submission.name, submission.point
+            return CallableJob(
+                submission.job_id, name, self._objective, point, metric, feedback_iteration, rungs, self._say
+            )
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
         state, job = registry.state, registry.state.jobs[submission.job_id]
         rungs = state.rungs(job)
@@ -257,13 +273,12 @@ class Fleet:
             spec = spec.with_settings(checkpoint_every=every)
         elif self._is_recorded and not spec.checkpoint_every:
             spec = spec.with_settings(checkpoint_every=RECORDED_EVERY)
-        sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = manager_of(self._tag)
         return LiveJob(
             submission.job_id,
             Launch(submission.name, spec, self._is_recorded, manager, self._forks, self._before_end),
-            sweep.metric or settings.metric,
-            sweep.feedback_iteration or settings.feedback_iteration,
+            metric,
+            feedback_iteration,
             self._say,
             settings.restart_s,
             rungs,
@@ -380,6 +395,8 @@ class LiveScheduler:
         Attach to the jobs of the record.  Otherwise the record is only read, and no job may be submitted.
     before_end : callable, optional
         Called on a job's thread before its end is reported, as of :class:`~hscheduler.live.job.Launch`.
+    objective : bytes, optional
+        Jobs are calls of this pickled callable, each with its point, instead of jobs of EPS.
     has_names : bool
         Whether ids of jobs are their names under ``EPS_HOME``; else names have a prefix, as always on YARN.
 
@@ -400,6 +417,7 @@ class LiveScheduler:
         observer: Observer | None = None,
         attaches: bool = True,
         before_end: BeforeEnd = do_nothing,
+        objective: bytes | None = None,
         has_names: bool = True,
     ) -> None:
         self.settings = settings
@@ -436,7 +454,7 @@ class LiveScheduler:
         #: Look-ups of current and past jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
-        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end)
+        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end, objective)
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
         if attaches:
             self._loop.compact()

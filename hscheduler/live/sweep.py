@@ -100,6 +100,8 @@ class Sweep:
     name : str
         Of the sweep, in a scheduler that may have others; the names of its jobs begin with it.  Empty: it has none, and
         is the only one.
+    objective : bytes, optional
+        Trials are calls of this pickled callable, each with its point, instead of jobs of EPS.
 
     Raises
     ------
@@ -114,7 +116,9 @@ class Sweep:
         on_event: OnEvent | None = None,
         points: Points | None = None,
         name: str = "",
+        objective: bytes | None = None,
     ) -> None:
+        self._objective = objective
         self.points: dict[str, dict[str, Any]] = {}
         #: Job -> its number of iterations.
         self.iterations: dict[str, int] = {}
@@ -160,7 +164,12 @@ class Sweep:
             The scheduler failed.
         """
         with LiveScheduler(
-            self.spec.cluster.capacities(), self._settings, self._take, record, has_names=self._is_named
+            self.spec.cluster.capacities(),
+            self._settings,
+            self._take,
+            record,
+            objective=self._objective,
+            has_names=self._is_named,
         ) as scheduler:
             self.scheduler = scheduler
             try:

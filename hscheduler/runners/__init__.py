@@ -109,6 +109,10 @@ class Here:
         None: the sweep has no record, and its jobs end with this process.
     report : Path, optional
         File to which the report is written while the sweep runs, besides that in the folder.
+    objective : callable, optional
+        Trials are its calls, each with its point, instead of jobs of EPS; the spec says so, too.
+    has_space : bool
+        Points come from the spec's space, which must not be empty then.
 
     Attributes
     ----------
@@ -128,16 +132,24 @@ class Here:
         points: Points | None = None,
         place: RecordedSweep | None = None,
         report: Path | None = None,
+        objective: Callable[[dict[str, Any]], Any] | None = None,
+        has_space: bool = True,
     ) -> None:
         self.policy, spec = policy, placed(spec, None)
         is_new = place is None or not place.settings_path.exists()
         if is_new:
             if place is not None:
                 check_names(spec, place.name)
-            check_sweep(spec)
+            check_sweep(spec, has_space=has_space)
             _warn(spec, policy)
         self.viewers: list[OnEvent] = []
-        self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name)
+        pickled = None
+        if objective is not None:
+            # Imported late: other sweeps do not need cloudpickle.
+            from hscheduler.live.objective import pickled_callable
+
+            pickled = pickled_callable(objective)
+        self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, pickled)
         self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
         self._views: list[SweepView] = []
         if place is not None and is_new:
