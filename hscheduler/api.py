@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hscheduler.core import events as e
 from hscheduler.page import write_page
 from hscheduler.reports.report import table
 from hscheduler.runners import Here, Interrupted, OnYarn, Outcome, Runner, Viewers
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 
@@ -56,6 +58,7 @@ def sweep(
     quiet: bool = True,
     report: str | Path | None = None,
     page: str | Path | None = None,
+    name: str | None = None,
 ) -> SweepReport:
     """Run a sweep of real jobs.  An interrupt ends its jobs.
 
@@ -87,6 +90,9 @@ def sweep(
         Log events and the reason of every decision (``logging``, INFO) instead of printing them.
     report, page : path, optional
         Files for the report (JSON) and the page (HTML); an interrupted sweep writes them, too.
+    name : str, optional
+        Record the sweep under this name: ``hscheduler sweep --resume NAME`` continues it if it was interrupted.
+        Without a name it has no record; on YARN it always has one.  Not with ``study``.
 
     Returns
     -------
@@ -123,20 +129,29 @@ def sweep(
         raise ConfigError(f"policy is {policy!r}, but must be a single policy")
     target = report_path(None if report is None else str(report))
     drawn = report_path(None if page is None else str(page), "page")
-    runner: Runner
     if read.job.get("on") == "yarn":
         for name, value in (("study", study), ("objective", objective), ("on_event", on_event)):
             if value is not None:
                 raise ConfigError(f"{name} is not possible on YARN: the scheduler runs in another process")
-        runner = OnYarn(read, names[0])
-    else:
-        points = None
-        if study is not None:
-            from hscheduler.live.points import OptunaPoints
+        return _run(OnYarn(read, names[0], name or ""), quiet, target, drawn)
+    points = None
+    if study is not None:
+        from hscheduler.live.points import OptunaPoints
 
-            points = OptunaPoints(read, study, suggest)
-        runner = Here(read, names[0], points, objective=objective, has_space=suggest is None)
+        if name is not None:
+            raise ConfigError("study is not possible with name: a sweep that is resumed has the algorithm of its file")
+        points = OptunaPoints(read, study, suggest)
+    if objective is not None and name is not None:
+        raise ConfigError("objective is not possible with name: a callable cannot be resumed")
+    with ExitStack() as stack:
+        place = None if name is None else stack.enter_context(RecordedSweep.create(name, ""))
+        runner = Here(read, names[0], points, place, target, objective, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
+        return _run(runner, quiet, target, drawn)
+
+
+def _run(runner: Runner, quiet: bool, target: Path | None, drawn: Path | None) -> SweepReport:
+    """Run a sweep to its end and write its results.  Raises as :func:`sweep`."""
     try:
         tell: Callable[[str], None] = logger.info if quiet else say
         outcome = runner.run(Viewers(tell, tell))

@@ -16,7 +16,7 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 #: Everything takes a few tenths of a second; a busy machine may take long.
-TIMEOUT_S = 25.0
+TIMEOUT_S = 120.0
 _FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --disable-extensions "
     "--disable-sync --disable-background-networking --disable-component-update --disable-breakpad "

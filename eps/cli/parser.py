@@ -167,6 +167,7 @@ def _add_run(commands: Any) -> None:
     parser.add_argument("--detach", action="store_true", help="return when the job trains; it runs in the background")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--verbose", action="store_true", help="also print the phases of changes of size")
+    parser.add_argument("--web", type=int, metavar="PORT", help="serve the job's page; 0 picks a free port")
     parser.show_only(_COMMON_OF_RUN)
     parser = _training_command(commands, "submit", "submit a job to YARN", _SUBMIT_DESCRIPTION, _SUBMIT_EXAMPLES)
     parser.set_defaults(command="run:submit")

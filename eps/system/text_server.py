@@ -28,7 +28,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from eps.errors import EpsError, ResourceError
+from eps.errors import ConfigError, EpsError, ResourceError
 from eps.system.metrics_text import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
@@ -257,6 +257,38 @@ def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) ->
         # Without any, the answer is 501, as to all other methods.
         Handler.do_POST = Handler._act  # type: ignore[attr-defined]
     return Handler
+
+
+class LocalServer(TextServer):
+    """Serve pages on this host's loopback interface.
+
+    Parameters
+    ----------
+    port : int
+        0 takes any free port.
+    pages, actions : mapping
+        As of :class:`TextServer`.
+
+    Raises
+    ------
+    ConfigError
+        The number is not a port.
+    ResourceError
+        The port is in use.
+    """
+
+    def __init__(self, port: int, pages: Pages, actions: Mapping[str, Action] | None = None) -> None:
+        if not 0 <= port < 1 << 16:
+            raise ConfigError(f"web is {port}, but must be a port, or 0 for a free one")
+        try:
+            super().__init__("127.0.0.1", port, pages, actions)
+        except OSError as error:
+            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}; try 0") from None
+
+    @property
+    def address(self) -> str:
+        """URL of the page."""
+        return f"http://127.0.0.1:{self.port}/"
 
 
 class MetricsServer(TextServer):

@@ -339,7 +339,11 @@ class Loop:
             try:
                 self._step(event)
             except Exception as error:
-                logger.exception("the scheduler failed on event %s", event)
+                if self._fleet.is_closed and isinstance(error, StorageError):
+                    # The next scheduler with the record finds what its last events missed.
+                    logger.warning("%s", error)
+                else:
+                    logger.exception("the scheduler failed on event %s", event)
                 self.failed = error
                 break
         # Wake the threads that wait for a job: they find that the scheduler has ended.
@@ -699,6 +703,10 @@ class LiveScheduler:
             raise RuntimeError(f"H-scheduler failed: {self._loop.failed}") from self._loop.failed
         if self._fleet.is_closed:
             raise RuntimeError("H-scheduler has ended")
+
+    def was_stuck_since(self, at_s: float) -> bool:
+        """Return whether the record could not be written at some time after ``at_s``, seconds since the start."""
+        return self._recorder is not None and self._recorder.stuck_s >= at_s
 
     def check_room(self) -> None:
         """Raise ResourceError while no job can be accepted because the record cannot be written."""

@@ -7,7 +7,9 @@ Source: the paper is silent about jobs that fail.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from hscheduler.reports.history import NO_SUCH_METRIC
 
 #: In the ids of further attempts.
 AGAIN = "-again-"
+_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @dataclass
@@ -130,6 +133,11 @@ def is_retryable(submission: Submission) -> bool:
     if submission.phase is not Phase.FAILED or not submission.has_started:
         return False
     return not any(sign in submission.why for sign in (DIVERGED, NO_SUCH_METRIC))
+
+
+def lacked_space(submission: Submission) -> bool:
+    """Return whether a job failed because the disk was full."""
+    return submission.phase is Phase.FAILED and _NO_SPACE in submission.why
 
 
 def attempt_id(job_id: str, number: int) -> str:

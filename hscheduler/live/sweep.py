@@ -27,7 +27,7 @@ from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
-from hscheduler.live.submission import AGAIN, Submission, attempt_id, is_retryable
+from hscheduler.live.submission import AGAIN, Submission, attempt_id, is_retryable, lacked_space
 from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
@@ -36,6 +36,10 @@ from hscheduler.spec import Spec, request_of
 SWEEP = "sweep"
 #: Longest pause between checks of the trials, seconds.
 _LOOK_S = 1.0
+#: A trial that failed because the disk was full is tried again after so many seconds, then twice as many, ...
+SPACE_PAUSE_S = 2.0
+#: ... and so often.
+MOST_WITHOUT_SPACE = 8
 #: Seconds for the record to store an event before the caller gives up.
 SETTLE_TIMEOUT_S = 30.0
 
@@ -66,7 +70,7 @@ def check_names(spec: Spec, name: str) -> None:
     """
     try:
         # The longest name of a job that the sweep can have.
-        check_job_name(attempt_id(trial_id(name, spec.sweep.trials), spec.sweep.retries + 1))
+        check_job_name(attempt_id(trial_id(name, spec.sweep.trials), spec.sweep.retries + MOST_WITHOUT_SPACE + 1))
     except ConfigError:
         raise ConfigError(
             f"sweep is {name!r}, but must have only letters, digits, '.', '_' and '-', and be short: the names "
@@ -84,6 +88,10 @@ class _Trial:
     is_reported: bool = False
     #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
     is_cancelled: bool = False
+    #: Failures while the disk was full, which do not count as attempts; the last one; and when another try follows.
+    without_space: int = 0
+    last_without_space: str = ""
+    again_at_s: float = 0.0
 
 
 class Sweep:
@@ -163,29 +171,33 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(
+        scheduler = LiveScheduler(
             self.spec.cluster.capacities(),
             self._settings,
             self._take,
             record,
             objective=self._objective,
             has_names=self._is_named,
-        ) as scheduler:
-            self.scheduler = scheduler
-            try:
-                if self.name not in scheduler.registry.sweeps:
-                    scheduler.open_sweep(self.spec.opened(self.name))
-                    scheduler.settle(SETTLE_TIMEOUT_S)
-                self.feed(scheduler)
-                scheduler.check()
-                if record is not None:
+        )
+        self.scheduler = scheduler
+        is_interrupted = False
+        try:
+            if self.name not in scheduler.registry.sweeps:
+                scheduler.open_sweep(self.spec.opened(self.name))
+                scheduler.settle(SETTLE_TIMEOUT_S)
+            self.feed(scheduler)
+            scheduler.check()
+            if record is not None:
+                self._last = self.report()
+        except BaseException:
+            is_interrupted = record is not None
+            if is_interrupted:
+                with suppress(EpsError):
                     self._last = self.report()
-            except BaseException:
-                if record is not None:
-                    with suppress(EpsError):
-                        self._last = self.report()
-                    scheduler.close(leave=True, interrupt=True)
-                raise
+            raise
+        finally:
+            # Also if a second interrupt comes meanwhile: jobs that end here would end for good.
+            scheduler.close(leave=is_interrupted, interrupt=is_interrupted)
         return self.report()
 
     def look_at(self, record: SchedulerRecord) -> dict[str, Any]:
@@ -358,8 +370,11 @@ class Sweep:
             if is_too_long and not trial.is_cancelled:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif self._is_to_retry(trial, scheduler):
-            self._try(trial, scheduler)
+            return
+        self._note_space(trial, scheduler)
+        if self._is_to_retry(trial, scheduler):
+            if scheduler.now_s() >= trial.again_at_s:
+                self._try(trial, scheduler)
         else:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
@@ -370,8 +385,25 @@ class Sweep:
                 self._source.tell(trial.job_id, value, killed, submission.rungs)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
-        wanted = self.name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
-        return wanted and is_retryable(trial.attempts[-1])
+        last = trial.attempts[-1]
+        if self.name in scheduler.registry.closed:
+            return False
+        if trial.last_without_space == last.job_id:
+            return True
+        counted = len(trial.attempts) - trial.without_space
+        return counted <= self.spec.sweep.retries and is_retryable(last)
+
+    def _note_space(self, trial: _Trial, scheduler: LiveScheduler) -> None:
+        """Note whether the latest attempt of a trial failed because the disk was full."""
+        last = trial.attempts[-1]
+        if trial.without_space >= MOST_WITHOUT_SPACE or trial.last_without_space == last.job_id:
+            return
+        record = scheduler.registry.timeline.trials.get(last.job_id)
+        was_stuck = record is not None and scheduler.was_stuck_since(record.arrived_s)
+        if lacked_space(last) or (was_stuck and is_retryable(last)):
+            trial.last_without_space = last.job_id
+            trial.again_at_s = scheduler.now_s() + SPACE_PAUSE_S * 2**trial.without_space
+            trial.without_space += 1
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

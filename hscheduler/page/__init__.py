@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError, ResourceError
+from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 from eps.system.metrics_text import CONTENT_TYPE
-from eps.system.text_server import Action, Pages, Text, TextServer
-from eps.system.web import as_json, asset, document
+from eps.system.text_server import LocalServer, Pages, Text
+from eps.system.web import Farewell, as_json, asset, document
 from hscheduler.page.content import content
 from hscheduler.page.logs import tails
 
 Reports = Mapping[str, Mapping[str, Any]]
 
-#: Seconds for which the server waits until an open page, which polls every second, has seen the end.
-FAREWELL_S = 3.0
 #: Seconds for which a report is cached.
 KEPT_S = 1.0
 #: Why a trial or a sweep that a reader of the page stopped has ended.
@@ -53,7 +51,7 @@ def page(reports: Reports, *, live: bool = False, ended_at: float | None = None,
     reports : mapping
     live : bool
     ended_at : float, optional
-        When the reports were made, in seconds since 1970; by default now.
+        When the reports were made, in seconds since 1970; dates those that do not say when their sweeps began.
     stops : Stops, optional
         What a live page has buttons for.
     """
@@ -85,11 +83,10 @@ def write_page(path: Path, reports: Reports, *, ended_at: float | None = None) -
     write_bytes_atomic(path, page(reports, ended_at=ended_at).encode(), mode=PUBLIC_MODE)
 
 
-def _data(reports: Reports, live: bool, ended_at: float | None = None) -> dict[str, Any]:
-    when = time.time() if ended_at is None else ended_at
+def _data(reports: Reports, live: bool, ended_at: float | None) -> dict[str, Any]:
     return {
         "live": live,
-        "reports": [content(each, ended_at=when, live=live, logs=tails(each)) for each in reports.values()],
+        "reports": [content(each, ended_at=ended_at, live=live, logs=tails(each)) for each in reports.values()],
     }
 
 
@@ -109,9 +106,7 @@ class LiveReports:
     def __init__(self, look: Callable[[], Reports] = dict, metrics: Callable[[], str] | None = None) -> None:
         #: Held while a report is made; concurrent requests share it.
         self._making = threading.Lock()
-        #: When an open page last polled, on the monotonic clock.
-        self._watched_s = -math.inf
-        self._end_seen = threading.Event()
+        self._farewell = Farewell()
         #: The function that makes reports, whether the sweep still runs, and what may be stopped.
         self._shown: tuple[Callable[[], Reports], bool, Stops | None] = look, True, None
         #: The cached data: the function that made its reports, the time on the monotonic clock, the reports, as JSON.
@@ -125,10 +120,9 @@ class LiveReports:
         self._shown = look, live, stops
 
     def end(self, reports: Reports) -> None:
-        """Serve the final reports; wait up to :data:`FAREWELL_S` for an open page to fetch them."""
+        """Serve the final reports; wait a little until an open page has fetched them."""
         self.show(lambda: reports, live=False)
-        if time.monotonic() - self._watched_s < FAREWELL_S:
-            self._end_seen.wait(FAREWELL_S)
+        self._farewell.wait()
 
     def stop(self, wanted: Mapping[str, str]) -> Text:
         """Stop what a request names: ``trial`` with its id, or ``sweep``; return what was done.
@@ -156,62 +150,39 @@ class LiveReports:
             made_by, made_s, reports, data = self._made
             if made_by is not look or time.monotonic() >= made_s + KEPT_S:
                 reports = look()
-                data = as_json(_data(reports, live))
+                data = as_json(_data(reports, live, time.time()))
                 self._made = look, time.monotonic(), reports, data
             return reports, data, live, stops
 
     def _page(self) -> Text:
         # Also before the sweep begins: the page polls for its reports.
         reports, _, live, stops = self._latest()
-        return Text("text/html; charset=utf-8", page(reports, live=live, stops=stops), lambda: self._is_seen(live))
+        return Text(
+            "text/html; charset=utf-8",
+            page(reports, live=live, ended_at=time.time(), stops=stops),
+            lambda: self._farewell.note(live),
+        )
 
     def _news(self) -> Text:
         _, data, live, _ = self._latest()
-
-        def sent() -> None:
-            self._watched_s = time.monotonic()
-            self._is_seen(live)
-
-        return Text("application/json", data, sent)
-
-    def _is_seen(self, live: bool) -> None:
-        if not live:
-            self._end_seen.set()
+        return Text("application/json", data, lambda: self._farewell.note(live, is_poll=True))
 
 
-class PageServer(TextServer):
-    """Serves the page of a sweep on this host's loopback interface.
+class PageServer(LocalServer):
+    """Serves the page of a sweep.
 
     Parameters
     ----------
     port : int
-        0 picks a free port.
+        As of :class:`LocalServer`, whose errors it raises.
     metrics : callable, optional
         As for :class:`LiveReports`.
-
-    Raises
-    ------
-    ConfigError
-        The number is not a port.
-    ResourceError
-        The port is in use.
     """
 
     def __init__(self, port: int, metrics: Callable[[], str] | None = None) -> None:
-        if not 0 <= port < 1 << 16:
-            raise ConfigError(f"web is {port}, but must be a port, or 0 for a free one")
         self._live = LiveReports(metrics=metrics)
-        actions: Mapping[str, Action] = {"/stop": self._live.stop}
-        try:
-            super().__init__("127.0.0.1", port, self._live.pages, actions)
-        except OSError as error:
-            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}; try 0") from None
+        super().__init__(port, self._live.pages, {"/stop": self._live.stop})
         self.show, self.end = self._live.show, self._live.end
-
-    @property
-    def address(self) -> str:
-        """URL of the page."""
-        return f"http://127.0.0.1:{self.port}/"
 
     @property
     def link(self) -> str:

@@ -1,53 +1,90 @@
-// Who holds what: a band for each trial, as wide as its containers, stacked.  A trial that starts takes the place of one
-// that has ended, so that the others stay where they are.
+// Who holds what: a band for each trial, as wide as its containers, stacked.  Room that a trial gives up stays open until
+// another needs it, so that bands move as little as possible.
+
+// Places from bottom to top, each [trial, size]; a gap has no trial.
+class Stack {
+  constructor(room) { this.places = []; this.room = room; }
+  find(trial) { return this.places.findIndex((each) => each[0] === trial); }
+  resize(trial, size) {
+    const { places } = this, k = this.find(trial);
+    if (k < 0) {
+      // The gap that fits best: the smallest that is large enough, else the largest.
+      const gaps = places.map((each, n) => [each, n]).filter(([each]) => each[0] == null);
+      gaps.sort(([a, j], [b, n]) => (a[1] < size) - (b[1] < size) || (a[1] < size ? b[1] - a[1] : a[1] - b[1]) || j - n);
+      if (!gaps.length) { places.push([trial, size]); return; }
+      const [gap, at] = gaps[0], left = gap[1] - size;
+      places.splice(at, 1, [trial, size], ...(left > 0 ? [[null, left]] : []));
+    } else if (size > places[k][1]) {
+      let more = size - places[k][1];
+      for (const next of [places[k + 1], places[k - 1]]) if (next && next[0] == null) { const used = Math.min(more, next[1]); next[1] -= used; more -= used; }
+      places[k][1] = size;
+    } else if (size) { places.splice(k + 1, 0, [null, places[k][1] - size]); places[k][1] = size; }
+    else places[k][0] = null;
+  }
+  // Close gaps, from the top, until all fits; join those that lie beside each other.
+  settle() {
+    let over = this.places.reduce((sum, each) => sum + each[1], 0) - this.room;
+    for (let k = this.places.length - 1; k >= 0 && over > 0; k--) {
+      if (this.places[k][0] == null) { const closed = Math.min(over, this.places[k][1]); this.places[k][1] -= closed; over -= closed; }
+    }
+    this.places = this.places.filter((each) => each[1] > 0);
+    for (let k = this.places.length - 1; k > 0; k--) {
+      if (this.places[k][0] == null && this.places[k - 1][0] == null) { this.places[k - 1][1] += this.places[k][1]; this.places.splice(k, 1); }
+    }
+    while (this.places.length && this.places[this.places.length - 1][0] == null) this.places.pop();
+  }
+}
 
 function stacked(trials) {
-  const changes = [];
+  const changes = [], sizes = new Map();
   trials.forEach((t, k) => {
     let held = 0;
     for (const [at, w, s] of t.held) { if (w + s !== held) changes.push([at, k, held = w + s]); }
   });
   changes.sort((a, b) => a[0] - b[0]);
-  const places = [], held = new Map(), open = new Map(), found = [], times = [];
+  let most = 0, now = 0;
+  for (let k = 0; k < changes.length; k++) {
+    now += changes[k][2] - (sizes.get(changes[k][1]) || 0); sizes.set(changes[k][1], changes[k][2]);
+    if (now > most && changes[k + 1]?.[0] !== changes[k][0]) most = now;
+  }
+  const stack = new Stack(Math.max(most, sweep.capacity || 0)), open = new Map(), found = [], times = [];
   let next = 0;
   hues = trials.map(() => null);
   for (let k = 0; k < changes.length;) {
-    const at = changes[k][0], now = times.length, started = [];
+    const at = changes[k][0], first = k, nth = times.length;
     times.push(at);
-    for (; k < changes.length && changes[k][0] === at; k++) {
-      const [, trial, size] = changes[k];
-      if (size) { if (!held.has(trial)) started.push(trial); held.set(trial, size); } else held.delete(trial);
-    }
-    for (let p = 0; p < places.length; p++) if (places[p] != null && !held.has(places[p])) places[p] = null;
-    for (const trial of started) {
-      const free = places.indexOf(null), p = free < 0 ? places.length : free;
-      places[p] = trial;
-      if (hues[trial] == null) {
-        const near = [hues[places[p - 1]], hues[places[p + 1]]];
-        while (near.includes(next % HUES)) next++;
-        hues[trial] = next++ % HUES;
-      }
-    }
+    while (k < changes.length && changes[k][0] === at) k++;
+    // Who gives comes before who takes.
+    const batch = changes.slice(first, k), grows = ([, trial, size]) => { const p = stack.find(trial); return p < 0 || size > stack.places[p][1]; };
+    for (const change of batch.filter((each) => !grows(each))) stack.resize(change[1], change[2]);
+    for (const change of batch.filter(grows)) if (change[2]) stack.resize(change[1], change[2]);
+    stack.settle();
     let y = 0;
-    const there = new Set();
-    for (const trial of places) {
-      if (trial == null) continue;
-      const top = y + held.get(trial);
-      let band = open.get(trial);
-      if (!band) { open.set(trial, band = { trial, at: [], low: [], high: [], end: null }); found.push(band); }
-      const n = band.at.length - 1;
-      if (n < 0 || band.low[n] !== y || band.high[n] !== top) { band.at.push(now); band.low.push(y); band.high.push(top); }
-      there.add(trial); y = top;
-    }
-    for (const [trial, band] of open) if (!there.has(trial)) { band.end = now; open.delete(trial); }
+    const { places } = stack, there = new Set();
+    places.forEach(([trial, size], p) => {
+      const top = y + size;
+      if (trial != null) {
+        if (hues[trial] == null) {
+          const near = [hues[places[p - 1]?.[0]], hues[places[p + 1]?.[0]]];
+          while (near.includes(next % HUES)) next++;
+          hues[trial] = next++ % HUES;
+        }
+        let band = open.get(trial);
+        if (!band) { open.set(trial, band = { trial, at: [], low: [], high: [], end: null }); found.push(band); }
+        const n = band.at.length - 1;
+        if (n < 0 || band.low[n] !== y || band.high[n] !== top) { band.at.push(nth); band.low.push(y); band.high.push(top); }
+        there.add(trial);
+      }
+      y = top;
+    });
+    for (const [trial, band] of open) if (!there.has(trial)) { band.end = nth; open.delete(trial); }
   }
-  let most = 0;
-  for (const band of found) for (const v of band.high) if (v > most) most = v;
   return { bands: found, times, most };
 }
 
 function drawBands() {
-  const { bands: found, times, most } = stacked(sweep.trials);
+  const { bands: found, times, most } = laid, firsts = new Map();
+  found.forEach((band, k) => { if (!firsts.has(band.trial)) firsts.set(band.trial, k); });
   bands = found;
   const end = sweep.makespan_s || 1, top = Math.max(most, sweep.capacity || 0, 1), theme = themeNow();
   const height = Math.max(220, Math.min(420, 60 + top * 26));
@@ -83,12 +120,12 @@ function drawBands() {
       const t = sweep.trials[band.trial], began = px[band.at[0]], stop = band.end == null ? x(end) : px[band.end];
       // Hatched until its first iteration.
       const first = t.at[2] == null ? (ENDED.has(t.state) ? began : stop) : x(t.at[2]);
-      if (k === bands.findIndex((b) => b.trial === band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
+      if (k === firsts.get(band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
       names(ctx, band, x, y, color, ratio, stop);
       const isLast = band.end != null && t.at[4] != null && Math.abs(times[band.end] - t.at[4]) < 1e-6 * (1 + t.at[4]);
       if (isLast && t.state !== "finished" && unit * (band.high.at(-1) - band.low.at(-1)) > 9 * ratio) {
         ctx.font = `bold ${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = inkOn(color); ctx.textAlign = "right"; ctx.textBaseline = "middle";
-        if (stop - began > 16 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);
+        if (stop - began > 34 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);
       }
     });
   };

@@ -53,13 +53,13 @@ function drawAnytime() {
   plots.push(plot);
 }
 
-// A range of values that leaves room for most curves: those of a diverged trial leave the chart.
-function usual(values) {
+// A range that leaves room for most values: those of a diverged trial, or of a useless point, are outside.
+function usual(values, factor = 20) {
   const known = values.filter((v) => v != null).sort((a, b) => a - b);
   if (!known.length) return [0, 1];
   const at = (share) => known[Math.min(known.length - 1, Math.floor(share * known.length))];
-  const [low, high] = [known[0], known[known.length - 1]], wide = at(.9) + 20 * (at(.9) - at(.1));
-  return [low, at(.9) > at(.1) && high > wide ? wide : high];
+  const [low, high] = [known[0], known[known.length - 1]], air = factor * (at(.9) - at(.1));
+  return air > 0 ? [Math.max(low, at(.1) - air), Math.min(high, at(.9) + air)] : [low, high];
 }
 
 function drawCurves() {
@@ -113,9 +113,9 @@ function drawSpace() {
   $("space-section").hidden = !sweep.settings.length || !known.length;
   space.replaceChildren();
   if ($("space-section").hidden) return;
-  const whole = usual(known.map(([, , v]) => v)), log = spread(whole), range = airy(whole, log);
+  const whole = usual(known.map(([, , v]) => v), 3), log = spread(whole), range = airy(whole, log), inside = (v) => Math.min(whole[1], Math.max(whole[0], v));
   $("h-space").textContent = `Hyperparameters against ${sweep.metric}`;
-  $("space-note").textContent = `filled: finished; hollow: its latest value${log ? `; ${sweep.metric} is logarithmic` : ""}`;
+  $("space-note").textContent = `filled: finished; hollow: its latest value${log ? `; ${sweep.metric} is logarithmic` : ""}${known.some(([, , v]) => v !== inside(v)) ? "; values far from the others lie on the edge" : ""}`;
   // All boxes first: their width depends on their number.
   const boxes = sweep.settings.map(({ name, kind }) => {
     const box = el("div", { class: "plot", tabindex: "0" });
@@ -140,14 +140,14 @@ function drawSpace() {
         const ratio = window.devicePixelRatio || 1, now = themeNow(), r = mine.length > 200 ? 2.2 : 3.4;
         marks.at = [];
         ctx.globalAlpha = mine.length > 200 ? .6 : .9;
-        for (const [t, k, v] of mine) { const u = x(at(t, k)), w = y(v); marks.at.push(u, w, k); dotted(ctx, u, w, colorOf(k, now), t.state === "finished", ratio, r); }
+        for (const [t, k, v] of mine) { const u = x(at(t, k)), w = y(inside(v)); marks.at.push(u, w, k); dotted(ctx, u, w, colorOf(k, now), t.state === "finished", ratio, r); }
         ctx.globalAlpha = 1;
       },
       over: (ctx, x, y, ratio) => {
         for (const k of new Set([hovered, chosen])) {
           const t = k < 0 ? null : sweep.trials[k], v = t && valueOf(t);
           if (!t || v == null || !(name in t.point)) continue;
-          dotted(ctx, x(at(t, k)), y(v), colorOf(k, theme), true, ratio, 5); ctx.beginPath(); ctx.arc(x(at(t, k)), y(v), 6 * ratio, 0, 7); ctx.strokeStyle = theme.mark; ctx.lineWidth = 2 * ratio; ctx.stroke();
+          dotted(ctx, x(at(t, k)), y(inside(v)), colorOf(k, theme), true, ratio, 5); ctx.beginPath(); ctx.arc(x(at(t, k)), y(inside(v)), 6 * ratio, 0, 7); ctx.strokeStyle = theme.mark; ctx.lineWidth = 2 * ratio; ctx.stroke();
         }
       },
       ...pick(marks)(() => plot),

@@ -63,7 +63,7 @@ def content(
         "data": _text(job.get("data", "")),
         "model": _text(job.get("model", "")),
         "began_at": _began_at(report, ended_at),
-        "state": "running" if live else _state(report),
+        "state": "running" if live else report.get("state") or _state(report),
         "metric": metric,
         "direction": report.get("direction") or "minimize",
         "has_values": any(trial.get("values") for trial in trials),

@@ -18,7 +18,7 @@ function take(report) {
   byResult = byChoice ?? sweep.trials.length > MOST_HUES;
   $("colour").value = byResult ? "result" : "trial";
   ids = new Map(sweep.trials.map((t) => [t.id, t]));
-  rank(); stacked(sweep.trials);
+  rank(); laid = stacked(sweep.trials);
 }
 
 function drawTop() {
@@ -50,14 +50,14 @@ function drawStatic() {
   const found = sweep.static, running = !["ended", "interrupted"].includes(sweep.state), box = $("static");
   const what = el("div", { class: "what" }, running ? "time so far" : "time"), big = el("div", { class: "big" }, seconds(sweep.makespan_s));
   if (!found || !found.sizes?.length) { box.replaceChildren(what, big, el("div", { class: "what" }, found?.why ? `no comparison with static sizes: ${found.why}` : "")); return; }
-  const asked = found.sizes.find((each) => each.asked) || found.sizes[0], most = Math.max(sweep.makespan_s, ...found.sizes.map((each) => each.makespan_s));
+  const asked = found.sizes.find((each) => each.asked) || found.sizes[0], ours = sweep.trials.filter((t) => t.state === "finished").length;
   const ratio = sweep.makespan_s / asked.makespan_s, words = ratio < .995 ? `${Math.round(100 * (1 - ratio))} % less` : ratio > 1.005 ? `${Math.round(100 * (ratio - 1))} % more` : "as much";
-  const bar = (name, s, finished, kind) => el("div", { class: `bar ${kind}` }, el("span", {}, name), el("span", {}, `${seconds(s)}, ${finished} finished`), el("i", { style: `width:${100 * s / most}%` }));
-  const row = (each) => bar(`static, ${each.size}, simulated`, each.makespan_s, each.finished, "simulated");
+  const bar = (name, s, finished, kind, most) => el("div", { class: `bar ${kind}` }, el("span", {}, name), el("span", {}, `${seconds(s)}, ${finished} finished`), el("i", { style: `width:${100 * s / most}%` }));
+  const row = (each, most) => bar(`static, ${each.size}, simulated`, each.makespan_s, each.finished, "simulated", most);
   const others = found.sizes.filter((each) => each !== asked), [least, longest] = extent(others.map((each) => each.makespan_s)), span = least === longest ? seconds(least) : `${seconds(least)} to ${seconds(longest)}`;
-  box.replaceChildren(what, big, el("div", { class: "what" }, `${words} ${words.startsWith("as") ? "as" : "than"} the static size asked for (${seconds(asked.makespan_s)}, simulated)`),
-    el("div", { class: "bars", id: "static-bars" }, bar(sweep.policy, sweep.makespan_s, sweep.trials.filter((t) => t.state === "finished").length, "ours"), row(asked)),
-    others.length ? el("details", {}, el("summary", {}, `other static sizes: ${span}`), el("div", { class: "bars" }, ...others.map(row)),
+  box.replaceChildren(what, big, el("div", { class: "what" }, `${words} ${words.startsWith("as") ? "as" : "than"} the static size asked for (${seconds(asked.makespan_s)}, simulated${asked.finished === ours ? "" : `; ${asked.finished} trials finish there, ${ours} here`})`),
+    el("div", { class: "bars", id: "static-bars" }, bar(sweep.policy, sweep.makespan_s, ours, "ours", Math.max(sweep.makespan_s, asked.makespan_s)), row(asked, Math.max(sweep.makespan_s, asked.makespan_s))),
+    others.length ? el("details", {}, el("summary", {}, `other static sizes: ${span}`), el("div", { class: "bars" }, ...others.map((each) => row(each, longest))),
       el("p", { class: "note" }, "The same scheduler replays this sweep's points with sizes that never change, under the same stopping rule. Where fewer trials finish, the rule stopped more of them.")) : "");
 }
 

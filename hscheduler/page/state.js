@@ -3,7 +3,7 @@ const HUES = 7;
 // Above this number of trials, colours stand for results: no reader tells more lines apart.
 const MOST_HUES = 30;
 const STATES = { finished: "✓", killed: "✕", failed: "!", queued: "○", paused: "‖" };
-let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], ids = new Map(), hues = [], bands = [], plots = [];
+let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], ids = new Map(), hues = [], laid = null, bands = [], plots = [];
 
 const ENDED = new Set(["finished", "killed", "failed"]);
 const valueOf = (t) => t.value ?? t.feedback ?? last(t.values || (sweep.metric === "loss" ? t.curve : []));

@@ -428,6 +428,20 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
     return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
 
 
+def static_text(report: Mapping[str, Any]) -> str:
+    """Return the time of a sweep beside that of the static size asked for, which is simulated; empty if unknown."""
+    static = next((each for each in (report.get("static") or {}).get("sizes", ()) if each["asked"]), None)
+    if static is None:
+        return ""
+    feedback = report["summary"]["early_feedback_mean_s"], static["early_feedback_mean_s"]
+    told = "" if None in feedback else f", early feedback {_in_s(feedback[0])} against {_in_s(feedback[1])}"
+    finished = "" if static["finished"] == report["completed"] else f"; {static['finished']} trials finish there"
+    times = (
+        f"{report['policy']} {_in_s(report['makespan_s'])}, static {_in_s(static['makespan_s'])} (simulated{finished})"
+    )
+    return f"{times}{told}"
+
+
 def sizes_text(report: Mapping[str, Any]) -> str:
     """Return the makespan of each fixed size that was tried, and which one is the best."""
     tried = ", ".join(f"{each['size']} {each['makespan_s']:.1f} s" for each in report["sizes"])

@@ -249,8 +249,13 @@ class Here:
         return self.sweep.scheduler
 
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        for viewer in self.viewers:
-            viewer(now_s, event, commands)
+        for viewer in list(self.viewers):
+            try:
+                viewer(now_s, event, commands)
+            except Exception as error:
+                # For example a closed pipe on standard output: the report is written all the same.
+                logger.warning("events are not shown any more: %s: %s", type(error).__name__, error)
+                self.viewers.remove(viewer)
 
 
 def _warn(spec: Spec, policy: str) -> None:

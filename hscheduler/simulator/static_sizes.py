@@ -52,9 +52,9 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``sizes``: of each size its name in words, ``makespan_s``, ``finished`` (number of trials), and ``asked``,
-        whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there is none; empty if there
-        are some.
+        ``sizes``: of each size its name in words, ``makespan_s``, ``early_feedback_mean_s``, ``finished`` (number of
+        trials), and ``asked``, whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there
+        is none; empty if there are some.
     """
     trials = len(report["trials"])
     if report.get("spec") is None:
@@ -92,7 +92,13 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
             problem = str(error)
             continue
         found.append(
-            {"size": name, "makespan_s": simulated["makespan_s"], "finished": simulated["completed"], "asked": is_asked}
+            {
+                "size": name,
+                "makespan_s": simulated["makespan_s"],
+                "early_feedback_mean_s": simulated["summary"]["early_feedback_mean_s"],
+                "finished": simulated["completed"],
+                "asked": is_asked,
+            }
         )
     return {"sizes": found, "why": ""} if found else _none(problem)
 

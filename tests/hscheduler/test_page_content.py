@@ -10,6 +10,7 @@ import pytest
 
 from eps.system.web import as_json
 from hscheduler.page.content import CURVE_POINTS, MOST_DECISIONS, content, settings
+from hscheduler.reports.report import static_text
 from hscheduler.simulator.run import simulate
 from hscheduler.simulator.static_sizes import static_sizes, with_static
 from hscheduler.spec import Spec
@@ -80,6 +81,7 @@ def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[st
     shown = content({**report, "trials": running}, live=True)
     assert shown["state"] == "running" and shown["planned"] == 8
     assert content({**report, "trials": running})["state"] == "interrupted"
+    assert content({**report, "trials": running, "state": "running"})["state"] == "running", "as its record says"
 
 
 def test_decisions_name_trials_also_by_their_later_jobs(report: dict[str, Any]) -> None:
@@ -141,6 +143,18 @@ def test_only_the_asked_size_of_a_large_sweep_is_simulated() -> None:
     spec = Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "trials": 800}})
     found = static_sizes(simulate(spec, "elastic"))
     assert [each["asked"] for each in found["sizes"]] == [True]
+
+
+def test_the_comparison_is_a_line_after_the_sweep(report: dict[str, Any]) -> None:
+    report |= {"static": {"sizes": [], "why": "it cannot"}}
+    assert static_text(report) == static_text({**report, "static": None}) == ""
+    size = {"size": "2 workers", "makespan_s": 99.0, "early_feedback_mean_s": 7.0, "finished": 8, "asked": True}
+    report |= {"makespan_s": 66.04, "completed": 8, "static": {"sizes": [{**size, "asked": False}, size], "why": ""}}
+    report["summary"]["early_feedback_mean_s"] = 3.0
+    told = "elastic 66.0 s, static 99.0 s (simulated), early feedback 3.0 s against 7.0 s"
+    assert static_text(report) == told
+    report |= {"completed": 5}
+    assert static_text(report) == told.replace("(simulated)", "(simulated; 8 trials finish there)")
 
 
 def test_a_static_sweep_is_compared_with_nothing(report: dict[str, Any]) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from eps.cli import main as eps_main
 from eps.errors import ConfigError, DeadlineError
+from eps.job.page import JobPageServer
 from hscheduler import cli
 from hscheduler.live.points import GivenPoints
 from hscheduler.page import PageServer, Stops, page
@@ -595,7 +597,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
     try:
         server = served.get(timeout=TIMEOUT_S)
         browser.open(server.link)
-        browser.wait_until("sweep && sweep.trials.some((t) => t.curve.length) && isDrawn")
+        browser.wait_until("sweep?.trials.length === 3 && sweep.trials.some((t) => t.curve.length) && isDrawn")
         assert browser.value("isLive")
         assert number_of(browser, "#trials tbody tr") == 3
         assert is_shown(browser, "#stop-sweep")
@@ -614,3 +616,89 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
         looked.set()
         runs.join(TIMEOUT_S)
     assert ends == [0]
+
+
+@pytest.mark.usefixtures("home", "no_leftovers")
+def test_buttons_end_real_trials(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: SimpleQueue[PageServer] = SimpleQueue()
+
+    class Server(PageServer):
+        def __init__(self, port: int, *more: Any) -> None:
+            super().__init__(port, *more)
+            served.put(self)
+
+    monkeypatch.setattr("hscheduler.cli.commands.sweep.PageServer", Server)
+    spec, report, codes = tmp_path / "endless.toml", tmp_path / "report.json", list[int]()
+    spec.write_text(LIVE.replace("iterations = 150", "iterations = 1_000_000").replace("trials = 4", "trials = 2"))
+    words = ["sweep", str(spec), "--web", "0", "--quiet", "--policy", "static", "--report", str(report)]
+    runs = threading.Thread(target=lambda: codes.append(cli.main(words)))
+    runs.start()
+    try:
+        browser.open(served.get(timeout=TIMEOUT_S).link)
+        browser.wait_until("sweep && sweep.trials.length === 2 && sweep.trials.every((t) => t.curve.length) && isDrawn")
+        assert text_of(browser, "#name") == "endless"
+        browser.value("location.hash = linkTo(sweep.trials[0])")
+        browser.wait_until("!document.querySelector('#trial').hidden")
+        browser.click("#stop-trial")
+        browser.click("#sure-yes")
+        browser.wait_until("sweep.trials[0].state === 'killed'")
+        assert "stopped on the page" in text_of(browser, "#trial")
+        assert browser.value("sweep.trials[1].state") != "killed"
+        browser.click("#back")
+        browser.wait_until("document.querySelector('#trial').hidden && isDrawn")
+        browser.click("#stop-sweep")
+        browser.click("#sure-yes")
+        browser.wait_until("!isLive && sweep.trials[1].state === 'killed'")
+    finally:
+        runs.join(TIMEOUT_S)
+    assert codes == [1], "no trial finished"
+    assert [each["why"] for each in json.loads(report.read_text())["trials"]] == ["stopped on the page"] * 2
+
+
+@pytest.mark.usefixtures("home", "no_leftovers")
+def test_one_job_has_a_page_in_the_same_design(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: SimpleQueue[JobPageServer] = SimpleQueue()
+    looked = threading.Event()
+
+    class Server(JobPageServer):
+        def __init__(self, port: int) -> None:
+            super().__init__(port)
+            served.put(self)
+
+        # The browser sees the job run, however fast that is over.
+        def take(self, status: Any, history: Any = ()) -> None:
+            super().take(status, history)
+            assert not history or looked.wait(TIMEOUT_S)
+
+    monkeypatch.setattr("eps.cli.commands.run.JobPageServer", Server)
+    words = "run --model softmax --data sklearn:digits --test 0.2 --workers 1 --servers 1 --iterations 200"
+    codes: list[int] = []
+    runs = threading.Thread(
+        target=lambda: codes.append(eps_main([*words.split(), "--at", "50:add-workers=1", "--quiet", "--web", "0"]))
+    )
+    runs.start()
+    try:
+        server = served.get(timeout=TIMEOUT_S)
+        browser.open(server.address)
+        # Until the job has a status, the page reloads itself.
+        browser.wait_until("typeof DATA !== 'undefined' && DATA.live && DATA.curves.loss?.length > 0")
+        looked.set()
+        browser.wait_until("!DATA.live")
+        assert text_of(browser, "#state") == "finished"
+        assert "200 of 200" in text_of(browser, "#figures") and "test accuracy" in text_of(browser, "#figures")
+        assert browser.value("DATA.sizes.map(([, w, s]) => [w, s])") == [[1, 1], [2, 1]]
+        assert drawn(browser, "#curve", "plot") > 500 and drawn(browser, "#sizes", "plot") > 500
+        browser.value("{ const s = document.querySelector('#of'); s.value = 'accuracy'; s.onchange(); }")
+        assert "add-workers=1" in text_of(browser, "#changes")
+        assert fits_its_window(browser) and browser.value(CONTRAST)[0] >= 4.5
+        here = {address.removeprefix(server.address) for address in browser.requested}
+        assert here == {"", "page.json"}
+    finally:
+        looked.set()
+        runs.join(TIMEOUT_S)
+    assert codes == [0]
+    # The browser's message on the answers before the start.
+    assert all("503" in error for error in browser.errors)
+    browser.errors.clear()

@@ -168,7 +168,7 @@ def test_the_master_of_a_submitted_job_writes_results_to_hdfs_and_not_to_local_p
     assert not (tmp_path / "m.npz").exists()
     # Its outcome, independent of its client.
     page = (yarn.shared / RESULTS / PAGE_FILE).read_text()
-    assert f"<h1>{yarn.job.name}: finished</h1>" in page and 'href="report.json"' in page and "refresh" not in page
+    assert f"<title>{yarn.job.name}: finished</title>" in page and '"report.json"' in page and '"live":false' in page
     assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 

@@ -46,7 +46,7 @@ SIGNATURES = {
     "eps.JobSpec.from_dict": "values",
     "hscheduler.sweep": (
         "spec, *, policy='elastic', stop=None, trials=None, seed=None, study=None, suggest=None, objective=None, "
-        "on_event=None, quiet=True, report=None, page=None"
+        "on_event=None, quiet=True, report=None, page=None, name=None"
     ),
     "hscheduler.report": "*, iteration=None, **metrics",
     "hscheduler.SweepReport.write_page": "path",

@@ -7,8 +7,8 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +17,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job, find_directory
 from eps.job.display import ChangeNews, Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
+from eps.job.page import JobPageServer
 from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_log_lines
 from eps.spec.file import OF_YARN, RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
@@ -35,7 +36,7 @@ from eps.system import interrupt
 NOTICED_S = 0.5
 #: Interval between checks for an interrupt.
 LOOK_S = 1.0
-_OWN_FLAGS = ("command", "job_file", "detach", "quiet", "verbose")
+_OWN_FLAGS = ("command", "job_file", "detach", "quiet", "verbose", "web")
 
 
 class Detail(Enum):
@@ -79,15 +80,34 @@ def run(args: argparse.Namespace) -> int:
     request = request_of(args)
     check_results(request)
     detach, detail = getattr(args, "detach", False), Detail.of(args)
+    web = getattr(args, "web", None)
+    if web is not None and (detach or (request.spec.folds and request.spec.fold < 0)):
+        what = "--detach, after which no process of yours serves it" if detach else "folds, which are several jobs"
+        raise ConfigError(f"web is {web}, but a page is not possible with {what}")
     if request.spec.folds and request.spec.fold < 0:
         if detach:
             raise ConfigError("detach is set, but folds are trained one after the other by this command: omit --detach")
         return _run_folds(request, detail)
     if detach:
         return _leave(_started(dataclasses.replace(request, detached=True), sys.stderr, detail, detach=True))
-    report, code = _attached(request, sys.stdout, detail)
+    with _page(web) as page:
+        report, code = _attached(request, sys.stdout, detail, page)
     _tell_why(report, code)
     return code
+
+
+@contextmanager
+def _page(port: int | None) -> Iterator[JobPageServer | None]:
+    """Serve the page of a job; None serves none.  Raises as :class:`JobPageServer`."""
+    if port is None:
+        yield None
+        return
+    page = JobPageServer(port)
+    try:
+        print(f"the job's page, while it trains: {page.address}", flush=True)
+        yield page
+    finally:
+        page.close()
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -138,10 +158,12 @@ def _run_folds(request: RunRequest, detail: Detail) -> int:
     return EXIT_OK
 
 
-def _attached(request: RunRequest, stream: TextIO, detail: Detail) -> tuple[dict[str, Any], int]:
+def _attached(
+    request: RunRequest, stream: TextIO, detail: Detail, page: JobPageServer | None = None
+) -> tuple[dict[str, Any], int]:
     """Train one job to its end; return its report and the exit code."""
     with _heard(request.spec.on):
-        return _to_its_end(_started(request, stream, detail), request, stream, detail)
+        return _to_its_end(_started(request, stream, detail), request, stream, detail, page)
 
 
 def _heard(runs_on: str) -> AbstractContextManager[None]:
@@ -185,11 +207,15 @@ def resume(args: argparse.Namespace) -> int:
     return code
 
 
-def _to_its_end(job: Job, request: RunRequest, stream: TextIO, detail: Detail) -> tuple[dict[str, Any], int]:
+def _to_its_end(
+    job: Job, request: RunRequest, stream: TextIO, detail: Detail, page: JobPageServer | None = None
+) -> tuple[dict[str, Any], int]:
     """Show the progress of a started job until it has ended; return its report and the exit code."""
     try:
-        _show(job, stream, detail)
+        _show(job, stream, detail, page)
         report = _ended(job)
+        if page is not None:
+            page.end(job.status())
     except KeyboardInterrupt:
         return _interrupted(job, request, stream), EXIT_INTERRUPTED
     finally:
@@ -256,17 +282,23 @@ def _told_of_start(name: str, runs_on: str, *, detach: bool) -> AbstractContextM
     return interrupt.telling(f"{who}: interrupted while it was started; {shown if detach else 'it does not run'}")
 
 
-def _show(job: Job, stream: TextIO, detail: Detail) -> None:
-    if detail is Detail.QUIET:
+def _show(job: Job, stream: TextIO, detail: Detail, page: JobPageServer | None = None) -> None:
+    if detail is Detail.QUIET and page is None:
         return
-    news = ChangeNews(with_phases=detail is Detail.PHASES)
-    display: Display = TerminalDisplay(stream, news) if stream.isatty() else PlainDisplay(stream, news)
+    display: Display | None = None
+    if detail is not Detail.QUIET:
+        news = ChangeNews(with_phases=detail is Detail.PHASES)
+        display = TerminalDisplay(stream, news) if stream.isatty() else PlainDisplay(stream, news)
     try:
         for progress in job.watch(is_patient=True):
             interrupt.check()
-            display.show(progress.status)
+            if display is not None:
+                display.show(progress.status)
+            if page is not None:
+                page.take(progress.status, progress.history)
     finally:
-        display.close()
+        if display is not None:
+            display.close()
 
 
 def _ended(job: Job) -> dict[str, Any]:

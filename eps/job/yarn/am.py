@@ -18,7 +18,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from eps.core.events import JobState, KillRequested
 from eps.core.job import Job
 from eps.errors import StorageError
 from eps.job.entry_points import ENTRY_POINTS
-from eps.job.yarn.page import page_of
+from eps.job.page import pages_of
 from eps.job.yarn.results import Results, StatusRefresher
 from eps.master.main import RESULTS_PATIENCE_S, Master
 from eps.master.records import job_metrics
@@ -140,8 +140,8 @@ class JobPage(ProxiedServer):
     ----------
     host : str
         Name by which YARN's proxy reaches this host.
-    status : callable
-        Returns what ``eps status --json`` prints; called on the thread of each request.
+    status, history : callable
+        As of :func:`eps.job.page.pages_of`.
     viewer, may_view
         See :class:`~eps.cluster.yarn.proxied.ProxiedServer`.
     """
@@ -150,11 +150,12 @@ class JobPage(ProxiedServer):
         self,
         host: str,
         status: Callable[[], Mapping[str, Any]],
+        history: Callable[[int], Sequence[Mapping[str, Any]]] = lambda most: (),
         viewer: str | None = None,
         may_view: Callable[[str], bool] = lambda user: False,
     ) -> None:
         pages = {
-            "/": lambda: Text("text/html; charset=utf-8", page_of(status())),
+            **pages_of(status, history, ("status.json", "metrics")),
             "/status.json": lambda: Text("application/json", json.dumps(status(), indent=1)),
             "/metrics": lambda: Text(CONTENT_TYPE, job_metrics(status())),
         }
@@ -253,7 +254,13 @@ def serve(
         # Other users read the results through the job's folder, which is otherwise private.
         left = open_storage(orders.shared, public=True) if viewers else shared
         resources.results = Results(job, left, partial(fence, job, shared, master.status()["generation"]))
-        page = JobPage(host, master.status, yarn.viewer, lambda user: bool(viewers) and yarn.is_in_acl(viewers, user))
+        page = JobPage(
+            host,
+            master.status,
+            master.history,
+            yarn.viewer,
+            lambda user: bool(viewers) and yarn.is_in_acl(viewers, user),
+        )
         resources.show_page(page.url)
         refresher = StatusRefresher(job, resources.results, master.history)
         if spec.yarn.lifetime_s and yarn.submitted_s:

@@ -41,8 +41,8 @@ from eps.errors import (
     StorageError,
 )
 from eps.hadoop.conf import HadoopConf, read_configuration
+from eps.job.page import RESULT_LINKS, page_of
 from eps.job.status import UNREACHABLE, ended_status, waiting_status
-from eps.job.yarn.page import page_of
 from eps.spec.results import deliver_detached
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_bytes_atomic, write_json_atomic
@@ -385,7 +385,7 @@ class YarnJob:
             is_viewed = bool(job.record().spec.get("acl"))
             store = open_storage(self.application.shared, public=is_viewed, conf=self._conf)
             with store.write(f"{RESULTS}/{PAGE_FILE}") as page:
-                page.write(page_of(ended_status(job), has_ended=True).encode("utf-8"))
+                page.write(page_of(ended_status(job), links=RESULT_LINKS).encode("utf-8"))
         if not job.model.exists() and job.model.name in names:
             tell(f"downloading its model from {shared.describe(RESULTS)}")
             # In pieces: it may be larger than memory.

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, PAGE_FILE, RESULTS, result_files
 from eps.errors import StorageError
-from eps.job.yarn.page import page_of
+from eps.job.page import RESULT_LINKS, page_of
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import JobDir, readable
@@ -91,7 +91,7 @@ class Results:
             if path.is_file():
                 self._copy(path)
         if status := readable(self._job.status_json):
-            page = page_of({**status, "state": state, "reason": reason}, has_ended=True)
+            page = page_of({**status, "state": state, "reason": reason}, status.get("history", ()), links=RESULT_LINKS)
             with self._file(PAGE_FILE) as file:
                 file.write(page.encode("utf-8"))
         ended = {"state": state, "exit_code": exit_code, "reason": reason}

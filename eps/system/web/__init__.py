@@ -11,10 +11,14 @@ from __future__ import annotations
 import html
 import json
 import math
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+#: Seconds for which a server waits until an open page, which polls every second, has seen the end.
+FAREWELL_S = 3.0
 _DOCUMENT = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -34,6 +38,32 @@ _DOCUMENT = """<!doctype html>
 </html>
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+class Farewell:
+    """Whether an open page, which polls every second, has seen the end of what it shows."""
+
+    def __init__(self) -> None:
+        #: When an open page last polled, on the monotonic clock.
+        self._polled_s = -math.inf
+        self._seen = threading.Event()
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether a page has seen the end."""
+        return self._seen.is_set()
+
+    def note(self, live: bool, *, is_poll: bool = False) -> None:
+        """Note that a page was sent its data, which were final unless ``live``."""
+        if is_poll:
+            self._polled_s = time.monotonic()
+        if not live:
+            self._seen.set()
+
+    def wait(self) -> None:
+        """Wait up to :data:`FAREWELL_S` until an open page has seen the end; return at once if none is open."""
+        if time.monotonic() - self._polled_s < FAREWELL_S:
+            self._seen.wait(FAREWELL_S)
 
 
 def asset(package: str, name: str) -> str:

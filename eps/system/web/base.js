@@ -111,6 +111,8 @@ class Plot {
     this.above = el("canvas", { class: "over", "aria-hidden": "true" });
     plot.root.querySelector(".u-wrap").append(this.above);
     plot.root.setAttribute("role", "img"); plot.root.setAttribute("aria-label", label);
+    // A box that takes the focus is named after its chart.
+    if (box.tabIndex >= 0) { box.setAttribute("role", "group"); box.setAttribute("aria-label", label); }
     const spot = (event) => { const r = plot.over.getBoundingClientRect(); return [(event.clientX - r.left) * this.ratio + plot.bbox.left, (event.clientY - r.top) * this.ratio + plot.bbox.top]; };
     plot.over.addEventListener("pointermove", (event) => hover(...spot(event), event));
     plot.over.addEventListener("pointerleave", (event) => hover(NaN, NaN, event));
@@ -128,6 +130,44 @@ class Plot {
     this.over(ctx, (v) => this.x(v), (v) => this.y(v), this.ratio);
     ctx.restore();
   }
+}
+
+// ---- marks of one job
+
+// A curve of [.., value] points; ``at`` reads a point's place on the x axis.
+function drawLine(ctx, points, at, x, y) {
+  ctx.strokeStyle = css("c0"); ctx.lineWidth = 2 * (window.devicePixelRatio || 1); ctx.lineJoin = "round"; ctx.beginPath();
+  let pen = false;
+  for (const p of points) {
+    if (p[2] == null) { pen = false; continue; }
+    if (pen) ctx.lineTo(x(at(p)), y(p[2])); else ctx.moveTo(x(at(p)), y(p[2]));
+    pen = true;
+  }
+  ctx.stroke();
+}
+// A dashed line at each change of size [at, workers, servers], with the size after it.
+function drawChanges(ctx, changes, x, u) {
+  const ratio = window.devicePixelRatio || 1, { top, height } = u.bbox;
+  ctx.strokeStyle = css("soft"); ctx.setLineDash([3 * ratio, 3 * ratio]); ctx.lineWidth = ratio; ctx.beginPath();
+  for (const [at] of changes) { ctx.moveTo(x(at), top); ctx.lineTo(x(at), top + height); }
+  ctx.stroke(); ctx.setLineDash([]);
+  ctx.fillStyle = css("soft"); ctx.font = `${11 * ratio}px system-ui, sans-serif`; ctx.textBaseline = "bottom"; ctx.textAlign = "left";
+  let free = -Infinity;
+  for (const [at, w, s] of changes) {
+    if (x(at) < free) continue;
+    const text = s ? `${w}+${s}` : `${w}`;
+    ctx.fillText(text, x(at) + 3 * ratio, top + height - 3 * ratio); free = x(at) + ctx.measureText(text).width + 8 * ratio;
+  }
+}
+// Its containers over time or iterations: servers below, workers above.
+function plotSizes(box, sizes, x, label) {
+  const most = Math.max(1, ...sizes.map(([, w, s]) => w + s));
+  return new Plot(box, { height: 120, label, x, y: { range: [0, most * 1.05], values: ticks([0, most], false, 4).filter(Number.isInteger) },
+    draw: (ctx, u, v) => sizes.forEach(([at, w, s], n) => {
+      const to = n + 1 < sizes.length ? sizes[n + 1][0] : x.range[1];
+      ctx.fillStyle = css("c0"); ctx.fillRect(u(at), v(w + s), u(to) - u(at), v(0) - v(w + s));
+      ctx.fillStyle = css("c1"); ctx.fillRect(u(at), v(s), u(to) - u(at), v(0) - v(s));
+    }) });
 }
 
 // ---- what is under the pointer

@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from eps.system.nearest import one_of
 from hscheduler.core.words import counted
 from hscheduler.page import write_page
 from hscheduler.policies import POLICIES
-from hscheduler.reports.report import point_text, table
+from hscheduler.reports.report import point_text, static_text, table
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
@@ -110,7 +111,7 @@ def write_results(target: Path | None, drawn: Path | None, found: dict[str, Any]
     if target is not None:
         write_json_atomic(target, found, mode=PUBLIC_MODE)
     if drawn is not None:
-        write_page(drawn, {found["policy"]: found})
+        write_page(drawn, {found["policy"]: found}, ended_at=time.time())
 
 
 def print_failures(found: Mapping[str, Any]) -> None:
@@ -136,6 +137,8 @@ def print_best(found: Mapping[str, Any], drawn: Path | None) -> int:
     print(f"best: {best_text(best)}")
     if found.get("target"):
         print(target_text(found))
+    if told := static_text(found):
+        print(told)
     if drawn is not None:
         print(f"page: {drawn.absolute()}")
     return EXIT_OK

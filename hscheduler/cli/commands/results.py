@@ -42,10 +42,9 @@ def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
     reports, target = reports_of(args), report_path(args.out, "out")
     assert target is not None
-    path = Path(args.report)
     if len(reports) == 1:
         reports = {policy: each if "static" in each else with_static(each) for policy, each in reports.items()}
-    write_page(target, reports, ended_at=path.stat().st_mtime if path.is_file() else None)
+    write_page(target, reports, ended_at=_made_at(args))
     print(f"page: {target}")
     return EXIT_OK
 
@@ -116,6 +115,14 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     else:
         found = past_report(directory, args.report)
     return {found["policy"]: _whole(found)}
+
+
+def _made_at(args: argparse.Namespace) -> float | None:
+    """Return when a report was written, in seconds since 1970; None if it is of a service or an application."""
+    if _is_file(args):
+        return Path(args.report).stat().st_mtime
+    place = None if args.state or args.scheduler else RecordedSweep.find(args.report)
+    return None if place is None or not place.report_path.exists() else place.report_path.stat().st_mtime
 
 
 def _of_sweep(args: argparse.Namespace) -> dict[str, Any] | None:

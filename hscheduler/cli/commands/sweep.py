@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -141,7 +142,7 @@ def _resume(args: argparse.Namespace) -> int:
 def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wanted) -> int:
     """Run a sweep on this host to its end; show it as the flags say."""
     policy = here.policy
-    if not args.quiet:
+    if not args.quiet and not _is_shown_as_table(args):
         say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
     with ExitStack() as stack:
         view, server, screen = view_of(here, policy, place.name), None, stack.enter_context(ExitStack())
@@ -152,7 +153,9 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
             print(f"the sweep's page, while it runs: {server.link}", flush=True)
             stops = Stops(lambda trial: here.stop_trial(trial, STOPPED), lambda: here.stop(STOPPED))
             # There is no report before the start.
-            server.show(lambda: {} if (found := here.report()) is None else {policy: found}, stops=stops)
+            server.show(
+                lambda: {} if (found := here.report()) is None else {policy: {"name": place.name, **found}}, stops=stops
+            )
         return _run(here, wanted, _viewers(screen, view, here, args), server, screen.close)
 
 
@@ -241,8 +244,9 @@ def _print_problems(outcome: Outcome) -> bool:
 def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     """Write and print the results of an interrupted sweep, below the shown progress."""
     if (report := outcome.report) is not None:
-        outcome = _written(outcome, report, target, drawn)
-        print_interrupted(report, target, drawn)
+        written = _written(outcome, report, target, drawn)
+        print_interrupted(report, *((target, drawn) if written is outcome else (None, None)))
+        outcome = written
     _print_problems(outcome)
 
 
@@ -269,9 +273,13 @@ def _line_viewers(args: argparse.Namespace) -> Viewers:
     return Viewers(say, (lambda line: None) if args.quiet else say)
 
 
+def _is_shown_as_table(args: argparse.Namespace) -> bool:
+    return not args.quiet and not args.plain and is_live(sys.stdout)
+
+
 def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
     """Return viewers for standard output: a live table on a terminal, else lines."""
-    if args.quiet or args.plain or not is_live(sys.stdout):
+    if not _is_shown_as_table(args):
         return _line_viewers(args)
     screen = Screen(sys.stdout, lambda: SweepTable(view.look()))
     stack.callback(screen.close)
@@ -304,7 +312,7 @@ def compare(args: argparse.Namespace) -> int:
             summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
             write_json_atomic(target, summary, mode=PUBLIC_MODE)
         if reports and drawn is not None:
-            write_page(drawn, reports)
+            write_page(drawn, reports, ended_at=time.time())
 
     has_failed = False
     for policy, each in runners.items():

@@ -1,0 +1,84 @@
+"""The page of one job: what it shows of a status, and that no text of it is read as markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from eps.errors import ConfigError
+from eps.job.page import MOST_POINTS, JobPageServer, content, page_of, sizes
+from tests.cli.conftest import change_of, status_of
+from tests.test_text_server import status_of as answer_of
+
+
+def change(clock: int | None, added: Sequence[str] = (), removed: Sequence[str] = ()) -> dict[str, Any]:
+    return change_of(committed_clock=clock, added=list(added), removed=list(removed))
+
+
+def status(**more: Any) -> dict[str, Any]:
+    return status_of(**{"workers": 3, "servers": 1, "state": "running", "reason": "", **more})
+
+
+def data_of(text: str) -> Any:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_sizes_are_those_before_and_after_each_change() -> None:
+    changes = [
+        change(10, added=["worker-3", "worker-4", "server-2"]),
+        change(None, added=["worker-9"]),
+        change(20),
+        change(30, removed=["worker-1", "server-1"]),
+    ]
+    assert sizes(status(changes=changes)) == [[0, 2, 1], [10, 4, 2], [30, 3, 1]]
+    assert sizes(status()) == [[0, 3, 1]]
+
+
+def test_a_history_is_drawn_by_metric_and_thinned() -> None:
+    history = [{"clock": k, "seconds": k / 10, "loss": 1 / (k + 1)} for k in range(5 * MOST_POINTS + 1)]
+    history[-1]["accuracy"] = 0.75
+    shown = content(status(), history)
+    assert list(shown["curves"]) == ["loss", "accuracy"]
+    loss = shown["curves"]["loss"]
+    assert len(loss) <= MOST_POINTS and loss[-1] == [MOST_POINTS / 2, 5 * MOST_POINTS + 1, 1 / (5 * MOST_POINTS + 1)]
+    assert shown["curves"]["accuracy"] == [[MOST_POINTS / 2, 5 * MOST_POINTS + 1, 0.75]]
+    assert content(status())["curves"] == {}
+
+
+@pytest.mark.parametrize("bad", ["</script><script>alert(1)</script>", "<!--", "<img src=x onerror=alert(1)>"])
+def test_no_text_is_read_as_markup(bad: str) -> None:
+    text = page_of(status(name=bad, reason=bad, state="failed"), links=[bad])
+    assert text.count("</script>") == 2 and bad not in text.partition('<script id="data"')[0]
+    shown = data_of(text)
+    assert (shown["name"], shown["reason"], shown["links"]) == (bad, bad, [bad])
+
+
+def test_only_the_page_of_a_running_job_asks_for_news() -> None:
+    assert data_of(page_of(status()))["live"] and "connect-src 'self'" in page_of(status())
+    ended = page_of(status(state="finished"))
+    assert not data_of(ended)["live"] and "connect-src" not in ended
+
+
+def test_it_is_served_from_the_first_status_on() -> None:
+    server = JobPageServer(0)
+    try:
+        assert answer_of(server.port, "/") == 503, "the browser asks again"
+        server.take(status(), [{"clock": 0, "seconds": 0.1, "loss": 1.0}])
+        server.take(status(), [{"clock": 1, "seconds": 0.2, "loss": 0.5}])
+        assert answer_of(server.port, "/") == answer_of(server.port, "/page.json") == 200
+        assert len(json.loads(server._news().content)["curves"]["loss"]) == 2
+        assert answer_of(server.port, "/stop") == 404
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("port", [-1, 1 << 16])
+def test_an_invalid_port_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"web is {port}, .*port"):
+        JobPageServer(port)
