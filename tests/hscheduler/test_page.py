@@ -15,8 +15,9 @@ import pytest
 from eps.errors import ConfigError, DeadlineError, ResourceError
 from eps.system.web import as_json, asset
 from hscheduler import cli
-from hscheduler.page import PageServer, Stops, page
+from hscheduler.page import STOPPED, PageServer, Stops, page
 from hscheduler.page.content import content
+from hscheduler.runners import Here
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 
@@ -56,7 +57,15 @@ def test_markup_in_names_is_escaped(report):
 
 
 def test_the_charts_library_comes_with_its_licence():
-    assert "MIT License" in asset("eps.system.web", "uplot.LICENSE")
+    licence = asset("eps.system.web", "uplot.LICENSE")
+    assert "MIT License" in licence and licence in page({}), "in every copy"
+
+
+def test_a_sweep_that_has_not_started_cannot_be_stopped():
+    here = Here(Spec.of({"sweep": {"trials": 1}, "job": {"data": "sklearn:digits", "model": "softmax"}}), "elastic")
+    for stop in (lambda: here.stop_trial("trial-1", STOPPED), lambda: here.stop(STOPPED)):
+        with pytest.raises(ConfigError, match="the sweep has not started"):
+            stop()
 
 
 def fetch(address: str | urllib.request.Request) -> tuple[int, str]:
