@@ -82,7 +82,7 @@ def test_it_is_served_while_a_sweep_runs(report):
     try:
         status, text = fetch(server.address)
         assert status == 200 and data_of(text) == {"live": True, "reports": [], "stops": None}, "it polls for updates"
-        assert json.loads(fetch(server.address + "page.json")[1]) == {"reports": [], "live": True}
+        assert json.loads(fetch(server.address + "page.json")[1]) == {"reports": [], "live": True, "stops": None}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
         assert status == 200 and data_of(text)["live"]
@@ -247,7 +247,7 @@ def test_only_the_reader_with_the_key_stops_trials(report):
     try:
         key = {"X-Key": server.key}
         assert post(server, "trial=trial-1", **key)[0] == 409, "nothing is shown that could be stopped"
-        server.show(lambda: {"elastic": report}, stops=Stops(stop))
+        server.show(lambda: {"elastic": report}, stops=Stops(stop, stopped.append, lambda: ["a b", "c"]))
         assert server.key not in fetch(server.address)[1], "other users of this host may read the page"
         refused = [
             {},
@@ -263,12 +263,12 @@ def test_only_the_reader_with_the_key_stops_trials(report):
         assert fetch(f"{server.address}stop?trial=trial-1")[0] == 404, "a link stops nothing"
         assert post(server, "trial=trial-1", **key) == (200, "trial-1 is told to stop\n")
         assert post(server, "trial=trial-9", **key) == (409, "trial is 'trial-9', but there is no such trial\n")
-        assert post(server, "sweep=", **key)[0] == 409, "a service has several"
+        assert post(server, "sweep=d", **key) == (409, "sweep is 'd', but must be one that runs: a b, c\n")
         assert post(server, "", **key)[0] == 409
         assert stopped == ["trial-1"]
-        server.show(lambda: {"elastic": report}, stops=Stops(stop, lambda: stopped.append("all")))
-        assert post(server, "sweep=", **key)[0] == 200
-        assert stopped == ["trial-1", "all"]
+        assert post(server, "sweep=a+b", **key) == (200, "sweep a b is told to stop\n")
+        assert stopped == ["trial-1", "a b"]
+        assert json.loads(fetch(server.address + "page.json")[1])["stops"] == {"sweeps": ["a b", "c"]}
         server.show(lambda: {"elastic": report}, live=False)
         assert post(server, "trial=trial-2", **key)[0] == 409, "it has ended"
     finally:
