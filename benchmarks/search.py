@@ -36,6 +36,7 @@ from hscheduler.policies import POLICIES
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.workload import SimulatedJob
+from hscheduler.space import draw_point
 from hscheduler.spec import Spec
 
 TRIALS, SEEDS, QUICK_SEEDS = 40, 100, 10
@@ -87,7 +88,7 @@ def swept(table: Table, points: Points, seed: int) -> tuple[float, int]:
 def randomly(table: Table, seed: int) -> float:
     """Return the best loss of random points."""
     draw = Random(f"points:{seed}")
-    points = ({dimension.name: dimension.draw(draw) for dimension in table.space} for _ in range(TRIALS))
+    points = (draw_point(table.space, draw) for _ in range(TRIALS))
     return swept(table, GivenPoints(points), seed)[0]
 
 
@@ -123,7 +124,7 @@ def sequentially(table: Table, seed: int) -> float:
 
 def searched(table: Table, seed: int) -> dict[str, Any]:
     """Return the regret of each method in one space with one seed."""
-    best, most = swept(table, TpePoints(table.space, seed, Direction.MINIMIZE), seed)
+    best, most = swept(table, TpePoints(table.space, seed, Direction.MINIMIZE, TRIALS), seed)
     found = {"sweep": best, "random": randomly(table, seed), "sequential": sequentially(table, seed)}
     return {**{name: value - table.best for name, value in found.items()}, "in_flight": most}
 

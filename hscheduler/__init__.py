@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hscheduler.api import SweepReport, sweep
+    from hscheduler.live.objective import report
     from hscheduler.trials import HTrials
 
-__all__ = ["HTrials", "SweepReport", "sweep"]
+__all__ = ["HTrials", "SweepReport", "report", "sweep"]
 
-_HOMES = {"HTrials": "hscheduler.trials", "SweepReport": "hscheduler.api", "sweep": "hscheduler.api"}
+_HOMES = {
+    "HTrials": "hscheduler.trials",
+    "SweepReport": "hscheduler.api",
+    "report": "hscheduler.live.objective",
+    "sweep": "hscheduler.api",
+}
 
 
 def __getattr__(name: str) -> Any:

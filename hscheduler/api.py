@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hscheduler.core import events as e
 from hscheduler.page import write_page
 from hscheduler.reports.report import table
 from hscheduler.runners import Here, Interrupted, OnYarn, Outcome, Runner, Viewers
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 
@@ -50,10 +52,13 @@ def sweep(
     trials: int | None = None,
     seed: int | None = None,
     study: Any = None,
+    suggest: Callable[[Any], Mapping[str, Any]] | None = None,
+    objective: Callable[[dict[str, Any]], Any] | None = None,
     on_event: Callable[[float, e.Event, list[e.Command]], None] | None = None,
     quiet: bool = True,
     report: str | Path | None = None,
     page: str | Path | None = None,
+    name: str | None = None,
 ) -> SweepReport:
     """Run a sweep of real jobs.  An interrupt ends its jobs.
 
@@ -71,6 +76,13 @@ def sweep(
         Replace the values of the file.
     study : optuna.Study, optional
         Source of the points, instead of the file's algorithm; needs the extra ``optuna``.  Not on YARN.
+    suggest : callable, optional
+        Returns the settings of a point, given a trial of the study: ``trial.suggest_float(...)`` and the like, where
+        later suggestions may depend on earlier ones.  It replaces ``space``, which must be empty.
+    objective : callable, optional
+        Trials are calls of this, each with its point (a dict) and in a process and a container of its own, instead of
+        jobs of EPS.  It calls ``hscheduler.report(loss=..., iteration=...)``.  The names in ``space`` are then free,
+        and ``job`` has at most ``iterations``: how many it reports.  It is pickled with cloudpickle.  Not on YARN.
     on_event : callable, optional
         Called after every event with the seconds since the start, the event (:mod:`hscheduler.core.events`) and the
         commands that followed.  It runs on the scheduler's thread and blocks it.  Not on YARN.
@@ -78,6 +90,9 @@ def sweep(
         Log events and the reason of every decision (``logging``, INFO) instead of printing them.
     report, page : path, optional
         Files for the report (JSON) and the page (HTML); an interrupted sweep writes them, too.
+    name : str, optional
+        Record the sweep under this name: ``hscheduler sweep --resume NAME`` continues it if it was interrupted.
+        Without a name it has no record; on YARN it always has one.  Not with ``study``.
 
     Returns
     -------
@@ -106,26 +121,37 @@ def sweep(
         )
         print(found.best_point)
     """
-    read = with_flags(_spec_of(spec), trials=trials, seed=seed, stop=stop)
+    read = with_flags(_spec_of(spec, objective is not None), trials=trials, seed=seed, stop=stop)
+    if suggest is not None and (study is None or read.space):
+        raise ConfigError("suggest needs a study, and replaces the table space: leave that out")
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but must be a single policy")
     target = report_path(None if report is None else str(report))
     drawn = report_path(None if page is None else str(page), "page")
-    runner: Runner
     if read.job.get("on") == "yarn":
-        for name, value in (("study", study), ("on_event", on_event)):
+        for name, value in (("study", study), ("objective", objective), ("on_event", on_event)):
             if value is not None:
                 raise ConfigError(f"{name} is not possible on YARN: the scheduler runs in another process")
-        runner = OnYarn(read, names[0])
-    else:
-        points = None
-        if study is not None:
-            from hscheduler.live.points import OptunaPoints
+        return _run(OnYarn(read, names[0], name or ""), quiet, target, drawn)
+    points = None
+    if study is not None:
+        from hscheduler.live.points import OptunaPoints
 
-            points = OptunaPoints(read, study)
-        runner = Here(read, names[0], points)
+        if name is not None:
+            raise ConfigError("study is not possible with name: a sweep that is resumed has the algorithm of its file")
+        points = OptunaPoints(read, study, suggest)
+    if objective is not None and name is not None:
+        raise ConfigError("objective is not possible with name: a callable cannot be resumed")
+    with ExitStack() as stack:
+        place = None if name is None else stack.enter_context(RecordedSweep.create(name, ""))
+        runner = Here(read, names[0], points, place, target, objective, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
+        return _run(runner, quiet, target, drawn)
+
+
+def _run(runner: Runner, quiet: bool, target: Path | None, drawn: Path | None) -> SweepReport:
+    """Run a sweep to its end and write its results.  Raises as :func:`sweep`."""
     try:
         tell: Callable[[str], None] = logger.info if quiet else say
         outcome = runner.run(Viewers(tell, tell))
@@ -152,7 +178,9 @@ def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
         write_results(target, drawn, outcome.report)
 
 
-def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:
+def _spec_of(spec: str | Path | Mapping[str, Any] | Spec, is_callable: bool) -> Spec:
+    if is_callable and not isinstance(spec, Mapping):
+        raise ConfigError(f"spec is {spec!r}, but must be a mapping with an objective, which replaces jobs of EPS")
     if isinstance(spec, Spec):
         return spec
-    return Spec.given(spec) if isinstance(spec, Mapping) else Spec.read(Path(spec))
+    return Spec.given(spec, is_callable=is_callable) if isinstance(spec, Mapping) else Spec.read(Path(spec))

@@ -32,10 +32,9 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -53,6 +52,7 @@ from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
 from hscheduler.policies import POLICIES
+from hscheduler.space import Dimension, Space, corners, draw_point, duplicates, is_finite, is_number, samples, space_of
 from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
@@ -63,10 +63,7 @@ SPLITS_OF_A_CONTAINER, MOST_DEFAULT_SPLITS = 3, 192
 ALGORITHMS = ("tpe", "random", "optuna")
 #: Algorithms that learn from results.
 LEARNING = ("tpe", "optuna")
-#: Random points among the sampled ones.
-_NUM_RANDOM = 10
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
-_KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
 #: Which values of the known metrics are better.
 _DIRECTIONS = {
     **dict.fromkeys(MINIMIZED, Direction.MINIMIZE),
@@ -210,7 +207,7 @@ class SweepSpec:
     threshold: int = 0
     #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
     stop: str = ""
-    #: End a trial whose training loss grows by orders of magnitude: a thousand times its first value, and growing.
+    #: End a trial whose training loss grows exponentially and is orders of magnitude above its first value.
     stop_diverged: bool = True
     #: ``sha`` and ``asha``: of the trials at a rung, one in ``eta`` goes on.
     eta: int = 3
@@ -260,111 +257,16 @@ class SweepSpec:
 
 
 @dataclass(frozen=True)
-class Dimension:
-    """One searched setting.
-
-    ``kind`` is the name of Hyperopt's distribution.  Bounds are bounds of the values, also for ``loguniform``.
-    """
-
-    name: str
-    kind: str
-    arguments: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, name: str, value: object) -> Dimension:
-        """Return the dimension that a table such as ``{ uniform = [0, 1] }`` describes.
-
-        Raises
-        ------
-        ConfigError
-            The table is not a valid dimension.
-        """
-        rule = f"must be a table with one of {', '.join(_KINDS)}, as in {{ uniform = [0, 1] }}"
-        if not isinstance(value, Mapping) or len(value) != 1:
-            raise ConfigError(f"space.{name} is {value!r}, but {rule}")
-        ((kind, arguments),) = value.items()
-        if kind not in _KINDS or not isinstance(arguments, list):
-            near = "" if kind in _KINDS else did_you_mean(str(kind), _KINDS)
-            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}{near}")
-        number = _KINDS[kind]
-        if number is None:
-            if not arguments:
-                raise ConfigError(f"space.{name}: {kind} is empty, but must have at least one value")
-            if not _is_finite(arguments):
-                raise ConfigError(f"space.{name}: {kind} has {arguments!r}, but must have finite numbers")
-        elif len(arguments) != number or not all(_is_number(a) for a in arguments):
-            raise ConfigError(f"space.{name}: {kind} takes {number} numbers, not {arguments!r}")
-        elif not all(math.isfinite(a) for a in arguments):
-            raise ConfigError(f"space.{name}: {kind} has {arguments!r}, but must have finite numbers")
-        elif not arguments[0] < arguments[1]:
-            raise ConfigError(f"space.{name}: {kind} is {arguments!r}, but the lower bound must come first")
-        elif kind == "loguniform" and arguments[0] <= 0:
-            raise ConfigError(f"space.{name}: loguniform starts at {arguments[0]}, but must start above 0")
-        elif kind == "quniform" and arguments[2] <= 0:
-            raise ConfigError(f"space.{name}: the step of quniform is {arguments[2]}, but must be above 0")
-        elif kind == "quniform" and not _multiples(arguments):
-            raise ConfigError(
-                f"space.{name}: quniform is {arguments!r}, but no multiple of the step is between the bounds"
-            )
-        elif kind == "randint" and not all(float(a).is_integer() for a in arguments):
-            raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
-        return cls(name, kind, tuple(arguments))
-
-    def typed(self, value: Any) -> Any:
-        """Return a value as the setting takes it: an ``int`` if the step of ``quniform`` is an ``int``."""
-        return int(value) if self.kind == "quniform" and isinstance(self.arguments[2], int) else value
-
-    def corners(self) -> list[Any]:
-        """Return all values of a ``choice``; else the lowest and the highest value."""
-        a = self.arguments
-        match self.kind:
-            case "choice":
-                return list(a)
-            case "quniform":
-                return [self.typed(round(bound / a[2]) * a[2]) for bound in a[:2]]
-            case "randint":
-                return [int(a[0]), int(a[1]) - 1]
-            case _:
-                return [float(bound) for bound in a]
-
-    def size(self) -> float:
-        """Return how many values it has; infinity for a continuous one."""
-        a = self.arguments
-        match self.kind:
-            case "choice":
-                return len({repr(each) for each in a})
-            case "quniform":
-                return _multiples(a)
-            case "randint":
-                return int(a[1]) - int(a[0])
-            case _:
-                return math.inf
-
-    def draw(self, random: Random) -> Any:
-        """Return a random value."""
-        a = self.arguments
-        match self.kind:
-            case "choice":
-                return random.choice(a)
-            case "uniform":
-                return random.uniform(a[0], a[1])
-            case "loguniform":
-                return math.exp(random.uniform(math.log(a[0]), math.log(a[1])))
-            case "quniform":
-                return self.typed(round(random.uniform(a[0], a[1]) / a[2]) * a[2])
-            case _:
-                return random.randrange(int(a[0]), int(a[1]))
-
-
-@dataclass(frozen=True)
 class Spec:
     """The contents of a sweep's file."""
 
     cluster: ClusterSpec = field(default_factory=ClusterSpec)
     sweep: SweepSpec = field(default_factory=SweepSpec)
-    space: tuple[Dimension, ...] = ()
+    space: Space = ()
     #: Settings of ``eps run`` shared by all points, by name.
     job: Mapping[str, Any] = field(default_factory=dict)
+    #: Trials are calls of a callable, each in one container: points are its arguments, not settings of ``eps run``.
+    is_callable: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Spec:
@@ -387,13 +289,13 @@ class Spec:
             raise ConfigError(f"{path}: {error}") from None
 
     @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Spec:
+    def given(cls, values: Mapping[str, Any], *, is_callable: bool = False) -> Spec:
         """Return the sweep of tables that a user wrote.
 
         Unlike :meth:`of`, check ``feedback_iteration`` against ``iterations`` if the tables set it; the default is not
         checked.  Raises as :meth:`read`.
         """
-        spec = cls.of(values)
+        spec = cls.of(values, is_callable=is_callable)
         spec.check_rungs()
         if "feedback_iteration" in values.get("sweep", {}):
             wanted, most = spec.sweep.feedback_iteration, spec.most_iterations()
@@ -405,8 +307,8 @@ class Spec:
         return spec
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Spec:
-        """Return the sweep that these tables describe.  Raises as :meth:`read`."""
+    def of(cls, values: Mapping[str, Any], *, is_callable: bool = False) -> Spec:
+        """Return the sweep that these tables describe, of jobs or of calls of a callable.  Raises as :meth:`read`."""
         _known(values, ("cluster", "sweep", "space", "job"), "a section")
         for name, table in values.items():
             if not isinstance(table, Mapping):
@@ -416,18 +318,26 @@ class Spec:
         spec = cls(
             _section(ClusterSpec, values.get("cluster", {}), "cluster"),
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
-            tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
+            space_of(values.get("space", {})),
             job_settings,
+            is_callable,
         )
-        for dimension in spec.space:
+        if twice := duplicates(spec.space):
+            raise ConfigError(f"{twice[0]} is in [space] twice: a point would have both values")
+        if is_callable:
+            _known(job_settings, ("iterations",), "a setting of [job] for a callable")
+            return spec
+        for dimension in spec.leaves():
             _known((dimension.name,), tuple(SETTINGS), "a setting of eps run, which [space] searches")
             _check_whole(dimension)
-            if dimension.name in spec.job:
-                raise ConfigError(f"{dimension.name} is in [space] and in [job]: remove it from one of them")
+        for name in sorted(spec.searched()):
+            _known((name,), tuple(SETTINGS), "a setting of eps run, which [space] searches")
+            if name in spec.job:
+                raise ConfigError(f"{name} is in [space] and in [job]: remove it from one of them")
         for name, value in spec.job.items():
-            if not _is_finite(value):
+            if not is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
-        job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
+        job, searched = spec.job_spec(), spec.searched()
         if "reliable" in {*spec.job, *searched} and (sizes := {"workers", "servers"} & {*spec.job, *searched}):
             raise ConfigError(f"reliable and {min(sizes)} exclude each other: remove one of them from [job] or [space]")
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
@@ -438,8 +348,8 @@ class Spec:
 
     def most_iterations(self) -> int:
         """Return the iterations of the longest trial."""
-        searched = [max(each.corners()) for each in self.space if each.name == "iterations"]
-        return int(searched[0]) if searched else self.job_spec().iterations
+        points = [] if self.is_callable else list(corners(self.space))
+        return max(int(point.get("iterations", self.job_spec().iterations)) for point in (points or [{}]))
 
     def check_rungs(self) -> None:
         """Raise ConfigError if the sweep's rule judges trials at rungs, and no trial would reach one."""
@@ -461,7 +371,7 @@ class Spec:
         return {
             "cluster": dataclasses.asdict(self.cluster),
             "sweep": dataclasses.asdict(self.sweep),
-            "space": {dimension.name: {dimension.kind: list(dimension.arguments)} for dimension in self.space},
+            "space": {each.name: each.table() for each in self.space},
             "job": dict(self.job),
         }
 
@@ -473,6 +383,8 @@ class Spec:
         ConfigError
             A setting is invalid.
         """
+        if self.is_callable:
+            return JobSpec.from_dict({**self.job, "reliable": 1, "splits": 1, "partitions": 1}, "job")
         # Enough for a trial that grows to the whole cluster.
         splits = min(SPLITS_OF_A_CONTAINER * self.cluster.num_containers(), MOST_DEFAULT_SPLITS)
         default = {"splits": max(JobSpec().splits, splits)}
@@ -484,7 +396,9 @@ class Spec:
         Trials keep the size that the file asks for if it is searched, or if their settings exclude such containers.
         """
         sizes = {"workers", "servers", "reliable"}
-        if not needs_of(POLICIES[policy]).hosts or sizes & {dimension.name for dimension in self.space}:
+        if self.is_callable:
+            return self
+        if not needs_of(POLICIES[policy]).hosts or sizes & self.searched():
             return self
         alone = {name: value for name, value in self.job.items() if name not in sizes}
         found = dataclasses.replace(self, job={**alone, "reliable": 1})
@@ -498,22 +412,19 @@ class Spec:
         """Yield random points from the sweep's seed, without end."""
         draw = Random(f"points:{self.sweep.seed}")
         while True:
-            yield {dimension.name: dimension.draw(draw) for dimension in self.space}
+            yield draw_point(self.space, draw)
 
-    def num_points(self) -> float:
-        """Return how many points the space has; infinity if one of its settings is continuous."""
-        return math.prod(dimension.size() for dimension in self.space)
+    def leaves(self) -> list[Dimension]:
+        """Return the searched settings, also those of branches."""
+        return [leaf for each in self.space for leaf in each.leaves()]
+
+    def searched(self) -> set[str]:
+        """Return the names of the settings that a point may have."""
+        return {*(leaf.name for leaf in self.leaves()), *(name for each in self.space for name in each.fixed())}
 
     def samples(self) -> Iterator[dict[str, Any]]:
-        """Yield the first corner of the space, the corners that differ from it in one setting, and random points."""
-        corners = {each.name: each.corners() for each in self.space}
-        first = {name: values[0] for name, values in corners.items()}
-        yield first
-        for name, values in corners.items():
-            for value in values[1:]:
-                yield {**first, name: value}
-        if self.space:
-            yield from islice(self.points(), _NUM_RANDOM)
+        """Yield corners of the space, and some random points."""
+        return samples(self.space, Random(f"points:{self.sweep.seed}"))
 
     def opened(self, name: str) -> e.SweepOpened:
         """Return the event that opens the sweep."""
@@ -561,8 +472,13 @@ def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def resolved_choice(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("choice"), list):
-            return value
-        return {**value, "choice": [resolved(name, each) for each in value["choice"]]}
+            return resolved(name, value)
+        return {**value, "choice": [resolved_option(name, each) for each in value["choice"]]}
+
+    def resolved_option(name: str, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return resolved(name, value)
+        return {key: resolved_choice(key, each) for key, each in value.items()}
 
     tables = dict(values)
     for section, where in (("job", resolved), ("space", resolved_choice)):
@@ -618,25 +534,6 @@ def _check_whole(dimension: Dimension) -> None:
         )
 
 
-def _multiples(arguments: Sequence[Any]) -> int:
-    """Return how many multiples of the step are between the bounds of a ``quniform``."""
-    low, high, step = arguments
-    # 0.3 / 0.1 is a little below 3.
-    most, least = math.floor(round(high / step, 9)), math.ceil(round(low / step, 9))
-    return int(max(0, most - least + 1))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_finite(value: object) -> bool:
-    """Return whether all numbers of a value are finite.  JSON, the format of reports, has no infinity or NaN."""
-    if isinstance(value, list):
-        return all(_is_finite(each) for each in value)
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 def _known(names: Mapping[str, Any] | tuple[str, ...], known: tuple[str, ...], what: str) -> None:
     for name in names:
         if name not in known:
@@ -651,7 +548,7 @@ def _section(cls: type[_Section], values: Mapping[str, Any], where: str) -> _Sec
     for name, value in values.items():
         default = fields[name].default
         wanted = type(default)
-        if wanted is float and _is_number(value):
+        if wanted is float and is_number(value):
             value = float(value)
         if type(value) is not wanted:
             raise ConfigError(f"{where}.{name} is {value!r}, but must be {_KIND_NAMES[wanted]}")

@@ -449,7 +449,7 @@ class HTrials(Trials):  # type: ignore[misc]
     threshold : int, optional
         Most jobs in the training phase; by default as many as fit the cluster.
     direction : Direction, optional
-        Whether lower or higher early feedback is better; by default lower, if the metric is a loss.
+        Whether lower or higher early feedback is better; by default that of the metric, if EPS knows it.
     points_to_evaluate : sequence of mapping, optional
         Points tried first, in addition to ``max_evals``, as in Hyperopt.  Pass them here: ``fmin`` does not pass its
         own argument of that name to trials.
@@ -470,7 +470,7 @@ class HTrials(Trials):  # type: ignore[misc]
     ------
     ConfigError
         ``parallelism`` is below 1; ``retries`` is below 0; ``state`` is given with a scheduler or a client; or
-        ``direction`` is missing and the metric is not a loss.
+        ``direction`` is missing and the metric is unknown.
     """
 
     def __init__(

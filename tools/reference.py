@@ -58,6 +58,7 @@ _SPACE = """\
 | `{ quniform = [a, b, step] }` | multiples of `step` between a and b |
 | `{ randint = [a, b] }` | whole numbers from a to b - 1 |
 | `{ choice = [x, y, ...] }` | one of the list |
+| `{ choice = [{ ... }, { ... }] }` | the settings of one table, each fixed or searched; its name is free |
 
 `[job]` has the settings that all trials share, as in [a job's file](#a-jobs-file).
 """
@@ -69,7 +70,7 @@ NAMES = {
         "Job.add_workers Job.add_servers Job.remove_workers Job.remove_servers Job.dry_run Job.cancel Job.kill "
         "Job.close"
     ),
-    "hscheduler": "sweep SweepReport.write_page HTrials",
+    "hscheduler": "sweep report SweepReport.write_page HTrials",
     "hscheduler.service.client": (
         "SchedulerClient SchedulerClient.submit_job SchedulerClient.wait SchedulerClient.job SchedulerClient.jobs "
         "SchedulerClient.cancel SchedulerClient.save_model SchedulerClient.run_sweep SchedulerClient.report "

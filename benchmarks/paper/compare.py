@@ -144,7 +144,7 @@ def settings_of(spec: Spec, restart_s: float) -> dict[str, Any]:
     return {
         "cluster": dataclasses.asdict(spec.cluster),
         "sweep": dataclasses.asdict(spec.sweep),
-        "space": {each.name: {each.kind: list(each.arguments)} for each in spec.space},
+        "space": {each.name: each.table() for each in spec.space},
         "job": dict(spec.job),
         _DECLARED: restart_s,
     }

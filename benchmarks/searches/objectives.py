@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.sweeps import curves
 from benchmarks.sweeps.workload import MANY, SPACE, points
-from hscheduler.spec import Dimension
+from hscheduler.space import Dimension, Space
 
 FILE = Path(__file__).with_name("breast_cancer.npz")
 ITERATIONS, BATCH = 60, 32
@@ -48,7 +48,7 @@ class Table:
     """Losses on a grid, interpolated linearly between its points."""
 
     name: str
-    space: tuple[Dimension, ...]
+    space: Space
     axes: tuple[Axis, ...]
     #: An array with a dimension for each axis.
     losses: np.ndarray

@@ -285,7 +285,7 @@ def _add_jobs(commands: Any) -> None:
         "show jobs, newest first",
         "jobs:list_all",
         "eps list",
-        "eps list sweep- --state failed,killed",
+        "eps list digits- --state failed,killed",
         "eps list --last 20",
     )
     listing.add_argument("--last", type=count, default=0, metavar="N", help="only the N newest")
@@ -295,8 +295,8 @@ def _add_jobs(commands: Any) -> None:
         "prune",
         "remove the files of jobs that have ended",
         "prune:prune",
-        "eps prune sweep- --dry-run",
-        "eps prune sweep-ab12cd- --state failed,killed --resumable",
+        "eps prune digits- --dry-run",
+        "eps prune digits-trial- --state failed,killed --resumable",
         "eps prune --all --older-than 7d",
         "eps prune sweeps/ --dry-run",
         text=_PRUNE_DESCRIPTION,

@@ -648,13 +648,10 @@ def find_job(name: str, home: Path | None = None) -> JobDir:
     ConfigError
         :func:`job_dir` refuses the name.
     JobNotFoundError
-        There is no such job; the message suggests H-scheduler's job of that name.
+        There is no such job.
     """
     if not (job := job_dir(name, home)).path.is_dir():
-        # LiveScheduler.name_of creates these names.
-        names = [j.name for j in list_jobs(home) if re.fullmatch(f"sweep-[0-9a-f]{{6}}-{re.escape(name)}", j.name)]
-        told = f": H-scheduler's job of that name is {' or '.join(names)}" if names else ""
-        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}{told}")
+        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}")
     return job
 
 

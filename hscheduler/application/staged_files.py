@@ -117,8 +117,15 @@ def _parts(text: str) -> list[str]:
 
 
 def _with_values(tables: Mapping[str, Any], replace: Callable[[str, Any], Any]) -> dict[str, Any]:
-    def replaced(name: str, dimension: Mapping[str, Any]) -> dict[str, Any]:
-        return {kind: [replace(name, value) for value in values] for kind, values in dimension.items()}
+    def replaced(name: str, entry: Any) -> Any:
+        if isinstance(entry, Mapping) and isinstance(entry.get("choice"), list):
+            return {"choice": [option(name, each) for each in entry["choice"]]}
+        return entry if isinstance(entry, Mapping) else replace(name, entry)
+
+    def option(name: str, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return replace(name, value)
+        return {key: replaced(key, each) for key, each in value.items()}
 
     job = {name: replace(name, value) for name, value in tables["job"].items()}
     space = {name: replaced(name, dimension) for name, dimension in tables["space"].items()}

@@ -38,11 +38,13 @@ SPEC.toml has four sections. Relative paths start at its folder.
   [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of a
   container: container_vcores = 1 and container_memory = "4GiB"; master_container = true counts
   one for each job's master.
-  [sweep] has trials, arrival, threshold, feedback_iteration, metric, direction (required unless
-  metric is a loss), seed, ... Defaults: threshold = 0 (jobs in training: as many as fit the
-  cluster), parallelism = 0 (no limit to the trials at once), trial_timeout_s = 0 (no limit),
-  kill_restart_s = -1 (no minimum length of a restart under the policy kill).
-  [space] has the settings to search, as in learning_rate = { loguniform = [1e-4, 1] }.
+  [sweep] has trials, threshold, feedback_iteration, metric, direction (required if the metric is
+  not one of EPS), seed, ... Defaults: arrival = "" (a trial arrives, and its point is drawn, when
+  it can start; for experiments: burst or poisson:4s), threshold = 0 (jobs in training: as many as
+  fit the cluster), parallelism = 0 (no limit to the trials at once), trial_timeout_s = 0 (no
+  limit), kill_restart_s = -1 (no minimum length of a restart under the policy kill).
+  [space] has the settings to search, as in learning_rate = { loguniform = [1e-4, 1] }; a choice of
+  tables chooses among groups of settings.
   [job] has the settings of `eps run` shared by all trials; with reliable = N, each of their
   containers has a worker and a server.  Default of splits: three for each container of the
   cluster, at least 12, at most 192.
@@ -54,11 +56,11 @@ continues one that was interrupted, or writes its report. `hscheduler results SW
 page SWEEP` show one. --remove deletes the record of a sweep on this host.
 """
 
-_COMPARE = """Run a sweep under several policies, one after the other, with the same arrival times. Prints a
-row for each policy, and its makespan relative to that of the first. With algorithm = "random" all
-policies try the same points. tpe (the default) and optuna learn from finished trials, so each
-policy tries different points. Report and page are written after each policy. The exit code is 1 if
-under some policy no trial finished.
+_COMPARE = """Run a sweep under several policies, one after the other; with the same arrival times
+if [sweep] sets arrival. Prints a row for each policy, and its makespan relative to that of the
+first. With algorithm = "random" all policies try the same points. tpe (the default) and optuna
+learn from finished trials, so each policy tries different points. Report and page are written
+after each policy. The exit code is 1 if under some policy no trial finished.
 """
 
 _SIMULATE = """\

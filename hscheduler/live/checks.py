@@ -24,11 +24,12 @@ from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.words import advice_to_fit, counted, request_text
 from hscheduler.policies import POLICIES
+from hscheduler.space import num_points
 from hscheduler.spec import LEARNING, Spec, request_of
 from hscheduler.stopping.median import LEAST
 
 
-def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
+def check_sweep(spec: Spec, *, reads_data: bool = True, has_space: bool = True) -> None:
     """Refuse a sweep of real jobs if none of its trials could be trained.
 
     Parameters
@@ -36,6 +37,8 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     spec : Spec
     reads_data : bool
         Prepare the data, too, so that the trials find it in the cache; else only check that the files exist.
+    has_space : bool
+        Points come from the space; else from a function, and the space may be empty.
 
     Raises
     ------
@@ -44,12 +47,17 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
     StorageError
         The cache of the data cannot be written.
     """
-    if spec.num_points() == 1 and spec.sweep.trials > 1:
+    if has_space and num_points(spec.space) == 1 and spec.sweep.trials > 1:
         what = "has one point" if spec.space else "is empty"
         raise ConfigError(
             f"[space] {what}, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
             "learning_rate = { loguniform = [1e-3, 1] }, or set trials = 1"
         )
+    if spec.is_callable:
+        if spec.sweep.final_test:
+            raise ConfigError(f"final_test is {spec.sweep.final_test!r}, but must be empty for a callable")
+        check_sizes(spec)
+        return
     if spec.sweep.final_test:
         _check_final_test(spec, on_this_host=reads_data and spec.job.get("on") != "yarn")
     jobs = working(
@@ -159,7 +167,7 @@ def warnings_of(spec: Spec, policy: str) -> list[str]:
 
 
 def _of_space(spec: Spec) -> list[str]:
-    points, trials = spec.num_points(), spec.sweep.trials
+    points, trials = num_points(spec.space), spec.sweep.trials
     if not spec.space or points >= trials:
         return []
     return [

@@ -1,8 +1,9 @@
-"""Evaluate Hyperopt objectives in processes, one for each point, so that objectives do not block each other.
+"""Evaluate callables in processes, one for each point: Hyperopt's objectives, and the callables of sweeps.
 
-The objective is pickled with cloudpickle, as SparkTrials do.  Its calls of ``eps.run`` come back over a pipe, and this
-process submits their jobs to the scheduler.  The child leads a session, which is killed when the trial ends; the child
-is also killed when this process dies.  Ctrl-C reaches the child only through this process.
+So they do not block each other, and can be killed.  A callable is pickled with cloudpickle, as SparkTrials do.  Its
+calls of ``eps.run`` come back over a pipe, and this process submits their jobs to the scheduler.  Its reports come over
+the pipe, too.  The child leads a session, which is killed when the trial ends; the child is also killed when this
+process dies.  Ctrl-C reaches the child only through this process.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -67,10 +69,7 @@ class Objective:
     """
 
     def __init__(self, fn: Callable[..., Any], submitter: Callable[[], Submits]) -> None:
-        try:
-            self._pickled: bytes = cloudpickle.dumps(fn)
-        except Exception as error:
-            raise ConfigError(f"the objective cannot be pickled for a process of its own: {error}") from error
+        self._pickled = pickled_callable(fn)
         self._submitter = submitter
 
     def __call__(self, point: Any) -> Any:
@@ -82,7 +81,7 @@ class Objective:
             What the objective raises; TrainingError if its process exits without an answer.
         """
         submitter = self._submitter()
-        with _Process() as process:
+        with ObjectiveProcess() as process:
             submitter.on_cancel(process.kill)
             # Once the process has exited, its jobs must not continue.
             watcher = threading.Thread(target=_cancel_after, args=(process, submitter), name="objective's process")
@@ -102,7 +101,16 @@ class Objective:
         return what
 
 
-def _cancel_after(process: _Process, submitter: Submits) -> None:
+def pickled_callable(fn: Callable[..., Any]) -> bytes:
+    """Return a callable for another process.  Raises ConfigError if it cannot be pickled."""
+    try:
+        pickled: bytes = cloudpickle.dumps(fn)
+    except Exception as error:
+        raise ConfigError(f"the objective cannot be pickled for a process of its own: {error}") from error
+    return pickled
+
+
+def _cancel_after(process: ObjectiveProcess, submitter: Submits) -> None:
     """End a trial's jobs when its process has exited."""
     how = process.wait()
     try:
@@ -111,7 +119,11 @@ def _cancel_after(process: _Process, submitter: Submits) -> None:
         logger.warning("%s, and its jobs could not be ended: %s", how, error)
 
 
-class _Process:
+def ignore(iteration: int, values: Mapping[str, float]) -> None:
+    """Ignore a report."""
+
+
+class ObjectiveProcess:
     """One process, for one point."""
 
     def __init__(self) -> None:
@@ -128,12 +140,33 @@ class _Process:
                 start_new_session=True,
             )
 
-    def evaluate(self, pickled: bytes, point: Any, submit: Callable[[RunRequest], Any]) -> tuple[str, Any]:
-        """Return ``returned`` or ``raised``, and the value.  Raises EOFError or OSError if the process exits before."""
+    def evaluate(
+        self,
+        pickled: bytes,
+        point: Any,
+        submit: Callable[[RunRequest], Any],
+        take: Callable[[int, Mapping[str, float]], None] = ignore,
+    ) -> tuple[str, Any]:
+        """Return ``returned`` or ``raised``, and the value.  Raises EOFError or OSError if the process exits before.
+
+        Parameters
+        ----------
+        pickled : bytes
+            The callable.
+        point
+            Its argument.
+        submit : callable
+            Answers its calls of ``eps.run``.
+        take : callable
+            Takes the iteration and the values of each of its reports.
+        """
         self._connection.send_bytes(pickled)
         self._connection.send_bytes(cloudpickle.dumps(point))
         while True:
             kind, what = pickle.loads(self._connection.recv_bytes())
+            if kind == "reported":
+                take(*what)
+                continue
             if kind != "run":
                 return kind, what
             answer: tuple[str, Any]
@@ -153,11 +186,15 @@ class _Process:
 
     def kill(self) -> None:
         """Kill the process and its children.  Idempotent."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children, unless it has ended."""
         with self._lock, suppress(ProcessLookupError):
             if not self._is_gone:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, number)
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> ObjectiveProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -180,6 +217,47 @@ def answer_of(connection: Connection, request: RunRequest) -> dict[str, Any]:
 
 # ---- in the process
 
+#: Sends the reports of the callable that this process evaluates.
+_send_report: ContextVar[Callable[[int, dict[str, float]], None] | None] = ContextVar("send_report", default=None)
+#: The iteration of its latest report.
+_reported: ContextVar[int] = ContextVar("reported", default=0)
+
+
+def report(*, iteration: int | None = None, **metrics: float) -> None:
+    """Report metrics of a trial, from the callable that ``hscheduler.sweep(..., objective=...)`` runs.
+
+    Parameters
+    ----------
+    iteration : int, optional
+        Completed iterations, from 1; by default one more than in the last report.
+    **metrics : float
+        For example ``loss``.  The sweep ranks trials by the one that it names.
+
+    Raises
+    ------
+    ConfigError
+        This is not the callable of a sweep; there is no metric, or one that is not a number; or the iteration is not
+        above that of the last report.
+    """
+    send, last = _send_report.get(), _reported.get()
+    if send is None:
+        raise ConfigError(
+            "report is only for the callable of a sweep, on its first thread: hscheduler.sweep(objective=...)"
+        )
+    iteration = last + 1 if iteration is None else iteration
+    if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration <= last:
+        raise ConfigError(
+            f"iteration is {iteration!r}, but must be a whole number above {last}, that of the last report"
+        )
+    if not metrics:
+        raise ConfigError("report has no metric: name one, as in report(loss=0.5)")
+    try:
+        values = {name: float(value) for name, value in metrics.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a metric of report is not a number: {error}") from None
+    _reported.set(iteration)
+    send(iteration, values)
+
 
 def main(fd: int, parent_pid: int) -> None:
     """Evaluate the objective that comes over a pipe, and send what it returns or raises."""
@@ -199,6 +277,7 @@ def _evaluated(connection: Connection) -> bytes:
     try:
         objective, point = pickle.loads(connection.recv_bytes()), pickle.loads(connection.recv_bytes())
         submit_instead.set(partial(answer_of, connection))
+        _send_report.set(partial(_send, connection))
         result = objective(point)
         try:
             return _dumped("returned", result)
@@ -213,6 +292,10 @@ def _evaluated(connection: Connection) -> bytes:
         except Exception:
             answer = _dumped("raised", TrainingError(f"the objective raised {type(error).__name__}: {error}"))
         return answer
+
+
+def _send(connection: Connection, iteration: int, values: dict[str, float]) -> None:
+    connection.send_bytes(pickle.dumps(("reported", (iteration, values))))
 
 
 def _dumped(kind: str, what: Any) -> bytes:

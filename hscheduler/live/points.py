@@ -9,7 +9,7 @@ Source: EPS §6 (Hyperopt generates the jobs).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from random import Random
 from typing import Any, Protocol
@@ -18,7 +18,8 @@ import numpy as np
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
-from hscheduler.spec import Dimension, Spec
+from hscheduler.space import Branch, Dimension, Space
+from hscheduler.spec import Spec
 
 Point = dict[str, Any]
 #: (iteration, value) at rungs.
@@ -74,15 +75,24 @@ class GivenPoints:
         """Ignore the result."""
 
 
+#: Random points before Hyperopt's model begins: this share of the trials, between the two numbers; the latter is
+#: Hyperopt's own number.  With Hyperopt's own, half of 40 trials would be random.
+RANDOM_SHARE, LEAST_RANDOM, MOST_RANDOM = 0.25, 5, 20
+
+
 class TpePoints:
     """Points of Hyperopt's ``tpe.suggest``; needs the extra ``sweep``.
 
+    Points without a result yet count as bad, as in Hyperopt: so parallel trials do not try nearly the same point.
+
     Parameters
     ----------
-    space : sequence of Dimension
+    space : Space
     seed : int
     direction : Direction
         Which loss is better.
+    trials : int, optional
+        How many points will be asked for, as far as is known.
 
     Raises
     ------
@@ -90,7 +100,7 @@ class TpePoints:
         Hyperopt is not installed, or refuses the space.
     """
 
-    def __init__(self, space: tuple[Dimension, ...], seed: int, direction: Direction) -> None:
+    def __init__(self, space: Space, seed: int, direction: Direction, trials: int = 0) -> None:
         try:
             import hyperopt
             from hyperopt.base import Domain
@@ -114,17 +124,22 @@ class TpePoints:
         self._draw = Random(f"points:{seed}")
         self._sign = 1.0 if direction is Direction.MINIMIZE else -1.0
         self._documents: dict[str, int] = {}
+        self._num_random = MOST_RANDOM
+        if trials:
+            self._num_random = min(MOST_RANDOM, max(LEAST_RANDOM, math.ceil(RANDOM_SHARE * trials)))
 
     def ask(self, job_id: str) -> Point:
         """Return Hyperopt's suggestion, given the results so far."""
-        ids = self._trials.new_trial_ids(1)
-        (document,) = self._hyperopt.tpe.suggest(ids, self._domain, self._trials, seed=self._draw.randrange(2**31))
+        ids, seed = self._trials.new_trial_ids(1), self._draw.randrange(2**31)
+        (document,) = self._hyperopt.tpe.suggest(
+            ids, self._domain, self._trials, seed=seed, n_startup_jobs=self._num_random
+        )
         self._trials.insert_trial_docs([document])
         self._trials.refresh()
         self._documents[job_id] = ids[0]
         values = {name: found[0] for name, found in document["misc"]["vals"].items() if found}
         point = self._hyperopt.space_eval(self._space, values)
-        return {each.name: each.typed(_plain(point[each.name])) for each in self._dimensions}
+        return _settings_of(self._dimensions, point)
 
     def restore(self, job_id: str, point: Point) -> None:
         """Register a point that was suggested before.
@@ -135,11 +150,11 @@ class TpePoints:
 
         self._draw.randrange(2**31)
         (tid,) = self._trials.new_trial_ids(1)
-        values = {
-            each.name: each.arguments.index(point[each.name]) if each.kind == "choice" else point[each.name]
-            for each in self._dimensions
-        }
-        self._trials.insert_trial_docs([generate_trial(tid, values)])
+        document = generate_trial(tid, dict(_indices_of(self._dimensions, point)))
+        for known in ("idxs", "vals"):
+            # Settings of the other options.
+            document["misc"][known] = {**{name: [] for name in self._domain.params}, **document["misc"][known]}
+        self._trials.insert_trial_docs([document])
         self._trials.refresh()
         self._documents[job_id] = tid
 
@@ -169,6 +184,9 @@ class OptunaPoints:
     spec : Spec
     study : optuna.Study, optional
         With the sampler that its owner chose; by default a study in memory, with Optuna's TPE and the sweep's seed.
+    suggest : callable, optional
+        Returns the settings of a trial of Optuna's, which it gets, instead of the space: its suggestions may depend on
+        earlier ones ("define by run").
 
     Raises
     ------
@@ -176,7 +194,10 @@ class OptunaPoints:
         Optuna is not installed or refuses the space; ``study`` is not a study; or its direction is not the sweep's.
     """
 
-    def __init__(self, spec: Spec, study: Any = None) -> None:
+    def __init__(
+        self, spec: Spec, study: Any = None, suggest: Callable[[Any], Mapping[str, Any]] | None = None
+    ) -> None:
+        self._suggest = suggest
         try:
             import optuna
         except ImportError as error:
@@ -197,22 +218,28 @@ class OptunaPoints:
             raise ConfigError(f"the study's direction is {' and '.join(found)}, but the sweep's is {direction}")
         self.study = study
         self._feedback_iteration = spec.sweep.feedback_iteration
-        self._dimensions = spec.space
+        self._dimensions, self._distributions = spec.space, optuna.distributions
         try:
-            self._space = {each.name: _distribution(optuna.distributions, each) for each in spec.space}
+            for leaf in spec.leaves():
+                _distribution(optuna.distributions, leaf)
         except ValueError as error:
             raise ConfigError(f"Optuna refuses the space: {error}") from error
         self._trials: dict[str, Any] = {}
 
     def ask(self, job_id: str) -> Point:
         """Return the suggestion of the study's sampler, given the results so far."""
-        trial = self._trials[job_id] = self.study.ask(self._space)
+        trial = self._trials[job_id] = self.study.ask()
         trial.set_user_attr("job_id", job_id)
-        return {each.name: trial.params[each.name] for each in self._dimensions}
+        if self._suggest is None:
+            return self._suggested(trial, self._dimensions)
+        try:
+            return dict(self._suggest(trial))
+        except Exception as error:
+            raise ConfigError(f"suggest raised {type(error).__name__}: {error}") from error
 
     def restore(self, job_id: str, point: Point) -> None:
         """Register a point that was suggested before."""
-        self.study.enqueue_trial(dict(point))
+        self.study.enqueue_trial(dict(_choices_of(self._dimensions, point) if self._suggest is None else point))
         self.ask(job_id)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
@@ -231,6 +258,58 @@ class OptunaPoints:
             self.study.tell(trial, state=self._states.FAIL)
         else:
             self.study.tell(trial, loss)
+
+    def _suggested(self, trial: Any, space: Space, label: str = "") -> Point:
+        """Return the settings that a trial suggests, one after the other, as Optuna's objectives do."""
+        found: Point = {}
+        for each in space:
+            name = f"{label}{each.name}"
+            if isinstance(each, Branch):
+                number = trial.suggest_categorical(name, list(range(len(each.options))))
+                option = each.options[number]
+                found |= {**dict(option.constants), **self._suggested(trial, option.space, f"{name}/{number}/")}
+            else:
+                found[each.name] = _suggest(trial, name, _distribution(self._distributions, each))
+        return found
+
+
+def _suggest(trial: Any, name: str, distribution: Any) -> Any:
+    """Return a trial's suggestion for a distribution."""
+    if hasattr(distribution, "choices"):
+        return trial.suggest_categorical(name, distribution.choices)
+    suggest = trial.suggest_int if isinstance(distribution.low, int) else trial.suggest_float
+    return suggest(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+
+
+def _choices_of(space: Space, point: Mapping[str, Any], label: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a point by label, and the number of the option of each branch."""
+    for each in space:
+        name = f"{label}{each.name}"
+        if isinstance(each, Branch):
+            number = each.option_of(point)
+            yield name, number
+            yield from _choices_of(each.options[number].space, point, f"{name}/{number}/")
+        else:
+            yield name, point[each.name]
+
+
+def _indices_of(space: Space, point: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the same as Hyperopt has it: a choice is the number of its value."""
+    leaves = {name: leaf for name, leaf in _labelled(space)}
+    for name, value in _choices_of(space, point):
+        leaf = leaves.get(name)
+        yield name, leaf.arguments.index(value) if leaf is not None and leaf.kind == "choice" else value
+
+
+def _labelled(space: Space, label: str = "") -> Iterator[tuple[str, Dimension]]:
+    """Yield the searched settings by label."""
+    for each in space:
+        name = f"{label}{each.name}"
+        if isinstance(each, Branch):
+            for number, option in enumerate(each.options):
+                yield from _labelled(option.space, f"{name}/{number}/")
+        else:
+            yield name, each
 
 
 def _distribution(distributions: Any, dimension: Dimension) -> Any:
@@ -260,19 +339,39 @@ def points_of(spec: Spec) -> Points:
         return GivenPoints(spec.points())
     if spec.sweep.algorithm == "optuna":
         return OptunaPoints(spec)
-    return TpePoints(spec.space, spec.sweep.seed, Direction(spec.sweep.direction))
+    return TpePoints(spec.space, spec.sweep.seed, Direction(spec.sweep.direction), spec.sweep.trials)
 
 
-def hyperopt_space(space: Iterable[Dimension]) -> dict[str, Any]:
-    """Return a space as Hyperopt's, by the name of each setting; needs Hyperopt."""
+#: In Hyperopt's space, the number of the option of a branch.
+_NUMBER = ""
+
+
+def hyperopt_space(space: Space, label: str = "") -> dict[str, Any]:
+    """Return a space as Hyperopt's, by the name of each setting and branch; needs Hyperopt."""
     from hyperopt import hp
 
-    return {dimension.name: _expression(hp, dimension) for dimension in space}
+    return {each.name: _expression(hp, each, f"{label}{each.name}") for each in space}
 
 
-def _expression(hp: Any, dimension: Dimension) -> Any:
-    """Return a dimension as Hyperopt's expression; its loguniform takes logarithms of the bounds."""
-    name, a = dimension.name, dimension.arguments
+def _settings_of(space: Space, found: Mapping[str, Any]) -> Point:
+    """Return the settings of a point of Hyperopt's space."""
+    point: Point = {}
+    for each in space:
+        value = found[each.name]
+        if isinstance(each, Branch):
+            option = each.options[value[_NUMBER]]
+            point |= {**dict(option.constants), **_settings_of(option.space, value)}
+        else:
+            point[each.name] = each.typed(_plain(value))
+    return point
+
+
+def _expression(hp: Any, dimension: Dimension | Branch, name: str) -> Any:
+    """Return an entry of a space as Hyperopt's expression; its loguniform takes logarithms of the bounds."""
+    if isinstance(dimension, Branch):
+        options = enumerate(dimension.options)
+        return hp.choice(name, [{_NUMBER: k, **hyperopt_space(option.space, f"{name}/{k}/")} for k, option in options])
+    a = dimension.arguments
     match dimension.kind:
         case "choice":
             return hp.choice(name, list(a))

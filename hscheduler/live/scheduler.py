@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
-from eps.errors import ConfigError, DeadlineError
+from eps.errors import ConfigError, DeadlineError, StorageError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
-from eps.storage.jobdir import check_job_name
+from eps.storage.jobdir import JobDir, check_job_name, job_dir
 from hscheduler.core import events as e
 from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Phase
@@ -33,11 +33,12 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Rungs, Stopping
 from hscheduler.core.state import Scheduler
+from hscheduler.live.callable_job import CallableJob
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
 from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
-from hscheduler.live.placement import check_place, hosted
+from hscheduler.live.placement import check_place, hosted, runs_on_yarn
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.submission import Submission, attempts_of
@@ -126,6 +127,18 @@ def checkpoints_at(rungs: Rungs, iterations: int, *, restarts: bool) -> str:
     return str(next(every for every in range(least, rungs.first + 1) if rungs.first % every == 0))
 
 
+def manager_of(tag: str) -> str:
+    """Return the manager of the jobs that a scheduler with this tag starts."""
+    return f"H-scheduler {tag}"
+
+
+def is_managed(job: JobDir, tag: str) -> bool:
+    """Return whether a scheduler with this tag started a job."""
+    with suppress(StorageError):
+        return (job.record().runtime or {}).get("manager") == manager_of(tag)
+    return False
+
+
 class Fleet:
     """The jobs of one scheduler.  All methods but :meth:`close` run on the scheduler's thread.
 
@@ -140,6 +153,8 @@ class Fleet:
         Takes events, from any thread.
     before_end : callable
         As of :class:`~hscheduler.live.job.Launch`.
+    objective : bytes, optional
+        Jobs are calls of this pickled callable, each with its point, instead of jobs of EPS.
     """
 
     def __init__(
@@ -149,10 +164,12 @@ class Fleet:
         is_recorded: bool,
         say: Callable[[e.Event], None],
         before_end: BeforeEnd,
+        objective: bytes | None = None,
     ) -> None:
+        self._objective = objective
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
         self._before_end = before_end
-        self._jobs: dict[str, LiveJob] = {}
+        self._jobs: dict[str, LiveJob | CallableJob] = {}
         #: Held while a job is added or removed, so that none is added after :meth:`close`.
         self._starting = threading.Lock()
         self._forks = ForkServer(ENTRY_POINTS)
@@ -234,8 +251,19 @@ class Fleet:
         """Whether :meth:`close` was called."""
         return self._closed
 
-    def _live(self, registry: Registry, submission: Submission) -> LiveJob:
+    def _live(self, registry: Registry, submission: Submission) -> LiveJob | CallableJob:
         settings = self._settings
+        sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
+        metric, feedback_iteration = (
+            sweep.metric or settings.metric,
+            sweep.feedback_iteration or settings.feedback_iteration,
+        )
+        if self._objective is not None:
+            rungs = registry.state.rungs(registry.state.jobs[submission.job_id])
+            name, point = submission.name, submission.point
+            return CallableJob(
+                submission.job_id, name, self._objective, point, metric, feedback_iteration, rungs, self._say
+            )
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
         state, job = registry.state, registry.state.jobs[submission.job_id]
         rungs = state.rungs(job)
@@ -245,13 +273,12 @@ class Fleet:
             spec = spec.with_settings(checkpoint_every=every)
         elif self._is_recorded and not spec.checkpoint_every:
             spec = spec.with_settings(checkpoint_every=RECORDED_EVERY)
-        sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
-        manager = f"H-scheduler {self._tag}"
+        manager = manager_of(self._tag)
         return LiveJob(
             submission.job_id,
             Launch(submission.name, spec, self._is_recorded, manager, self._forks, self._before_end),
-            sweep.metric or settings.metric,
-            sweep.feedback_iteration or settings.feedback_iteration,
+            metric,
+            feedback_iteration,
             self._say,
             settings.restart_s,
             rungs,
@@ -312,7 +339,11 @@ class Loop:
             try:
                 self._step(event)
             except Exception as error:
-                logger.exception("the scheduler failed on event %s", event)
+                if self._fleet.is_closed and isinstance(error, StorageError):
+                    # The next scheduler with the record finds what its last events missed.
+                    logger.warning("%s", error)
+                else:
+                    logger.exception("the scheduler failed on event %s", event)
                 self.failed = error
                 break
         # Wake the threads that wait for a job: they find that the scheduler has ended.
@@ -368,6 +399,10 @@ class LiveScheduler:
         Attach to the jobs of the record.  Otherwise the record is only read, and no job may be submitted.
     before_end : callable, optional
         Called on a job's thread before its end is reported, as of :class:`~hscheduler.live.job.Launch`.
+    objective : bytes, optional
+        Jobs are calls of this pickled callable, each with its point, instead of jobs of EPS.
+    has_names : bool
+        Whether ids of jobs are their names under ``EPS_HOME``; else names have a prefix, as always on YARN.
 
     Raises
     ------
@@ -386,8 +421,13 @@ class LiveScheduler:
         observer: Observer | None = None,
         attaches: bool = True,
         before_end: BeforeEnd = do_nothing,
+        objective: bytes | None = None,
+        has_names: bool = True,
     ) -> None:
         self.settings = settings
+        #: Whether a job's name under ``EPS_HOME`` is its id.  Jobs on YARN have a folder for each application, from
+        #: which only results come here.
+        self.names_are_ids = has_names and not runs_on_yarn(settings.job_settings)
         #: Queues the changes of the cluster's nodes; None if the nodes are simulated.
         self.look_at_cluster: Callable[[], None] | None = None
         #: Keeps the names of these jobs apart from those of other schedulers.
@@ -418,7 +458,7 @@ class LiveScheduler:
         #: Look-ups of current and past jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
-        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end)
+        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end, objective)
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
         if attaches:
             self._loop.compact()
@@ -475,7 +515,7 @@ class LiveScheduler:
 
     def _new_submission(self, job_id: str, sweep: str, spec: JobSpec, point: Mapping[str, Any] | None) -> Submission:
         self.check()
-        submission = Submission(job_id, sweep, self.name_of(job_id), spec, dict(point or {}))
+        submission = Submission(job_id, sweep, self._free_name(job_id), spec, dict(point or {}))
         if self._recorder is not None:
             check_writable(submission.details(), f"job {job_id!r}")
 
@@ -488,14 +528,22 @@ class LiveScheduler:
         return submission
 
     def name_of(self, job_id: str) -> str:
-        """Return a job's name under ``EPS_HOME``, by which :func:`eps.storage.jobdir.find_job` finds it.
+        """Return a job's name under ``EPS_HOME``: its id, unless other schedulers have jobs with such ids.
 
         Raises
         ------
         ConfigError
             The id makes no valid job name.
         """
-        return check_job_name(f"sweep-{self._tag}-{job_id}")
+        return check_job_name(job_id if self.names_are_ids else f"sweep-{self._tag}-{job_id}")
+
+    def _free_name(self, job_id: str) -> str:
+        """Return the name of a new job.  Raises as :meth:`name_of`, and ConfigError if another job has the name."""
+        name = self.name_of(job_id)
+        if self.look_ups.submission(job_id) is None and job_dir(name).path.exists():
+            told = f"which a job in {job_dir(name).path.parent} has: choose another one, or remove that job"
+            raise ConfigError(f"job id is {job_id!r}, {told} (eps prune {name})")
+        return name
 
     def cancel(self, job_id: str, why: str) -> None:
         """End a job; do nothing if it is over.
@@ -655,6 +703,10 @@ class LiveScheduler:
             raise RuntimeError(f"H-scheduler failed: {self._loop.failed}") from self._loop.failed
         if self._fleet.is_closed:
             raise RuntimeError("H-scheduler has ended")
+
+    def was_stuck_since(self, at_s: float) -> bool:
+        """Return whether the record could not be written at some time after ``at_s``, seconds since the start."""
+        return self._recorder is not None and self._recorder.stuck_s >= at_s
 
     def check_room(self) -> None:
         """Raise ResourceError while no job can be accepted because the record cannot be written."""

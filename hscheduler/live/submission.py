@@ -7,7 +7,9 @@ Source: the paper is silent about jobs that fail.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +21,9 @@ from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Phase
 from hscheduler.reports.history import NO_SUCH_METRIC
 
-_AGAIN = "-again-"
+#: In the ids of further attempts.
+AGAIN = "-again-"
+_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @dataclass
@@ -131,9 +135,14 @@ def is_retryable(submission: Submission) -> bool:
     return not any(sign in submission.why for sign in (DIVERGED, NO_SUCH_METRIC))
 
 
+def lacked_space(submission: Submission) -> bool:
+    """Return whether a job failed because the disk was full."""
+    return submission.phase is Phase.FAILED and _NO_SPACE in submission.why
+
+
 def attempt_id(job_id: str, number: int) -> str:
     """Return the id of a trial's ``number``-th attempt, counted from 1."""
-    return job_id if number == 1 else f"{job_id}{_AGAIN}{number - 1}"
+    return job_id if number == 1 else f"{job_id}{AGAIN}{number - 1}"
 
 
 def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
@@ -145,7 +154,7 @@ def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
     find : callable
         Returns the job with an id, or None.
     """
-    trial, _, number = job_id.rpartition(_AGAIN)
+    trial, _, number = job_id.rpartition(AGAIN)
     first = find(trial) if trial and number.isdecimal() and job_id == attempt_id(trial, int(number) + 1) else None
     if first is None or trial_of(trial, find) != trial:
         return job_id

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
 from eps.errors import ConfigError, EpsError, StorageError
 from eps.spec.job_spec import JobSpec
+from eps.storage.jobdir import JobDir, check_job_name, list_jobs
 from eps.system import interrupt
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -24,26 +27,55 @@ from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
-from hscheduler.live.submission import Submission, attempt_id, is_retryable
+from hscheduler.live.submission import AGAIN, Submission, attempt_id, is_retryable, lacked_space
 from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
+#: What a scheduler calls a sweep without a name.
 SWEEP = "sweep"
 #: Longest pause between checks of the trials, seconds.
 _LOOK_S = 1.0
+#: A trial that failed because the disk was full is tried again after so many seconds, then twice as many, ...
+SPACE_PAUSE_S = 2.0
+#: ... and so often.
+MOST_WITHOUT_SPACE = 8
 #: Seconds for the record to store an event before the caller gives up.
 SETTLE_TIMEOUT_S = 30.0
 
 
 def trial_prefix(name: str) -> str:
-    """Return the common prefix of the ids of a sweep's trials."""
-    return "trial-" if name == SWEEP else f"{name}-trial-"
+    """Return the common prefix of the ids of a sweep's trials; the name is empty if it has none."""
+    return f"{name}-trial-" if name else "trial-"
+
+
+def jobs_of(name: str) -> list[JobDir]:
+    """Return the jobs under ``EPS_HOME`` that have the names of trials of a sweep."""
+    named = re.compile(rf"{re.escape(trial_prefix(name))}\d+({AGAIN}\d+)?", re.ASCII)
+    return [job for job in list_jobs() if named.fullmatch(job.name)]
 
 
 def trial_id(name: str, number: int) -> str:
     """Return the id of a sweep's ``number``-th trial, counted from 1, which is also the id of its first job."""
     return f"{trial_prefix(name)}{number}"
+
+
+def check_names(spec: Spec, name: str) -> None:
+    """Check that the jobs of a sweep can have names.
+
+    Raises
+    ------
+    ConfigError
+        The name of the sweep is too long, or has other characters than names of jobs.
+    """
+    try:
+        # The longest name of a job that the sweep can have.
+        check_job_name(attempt_id(trial_id(name, spec.sweep.trials), spec.sweep.retries + MOST_WITHOUT_SPACE + 1))
+    except ConfigError:
+        raise ConfigError(
+            f"sweep is {name!r}, but must have only letters, digits, '.', '_' and '-', and be short: the names "
+            "of its jobs start with it and have at most 64 characters"
+        ) from None
 
 
 @dataclass
@@ -56,6 +88,10 @@ class _Trial:
     is_reported: bool = False
     #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
     is_cancelled: bool = False
+    #: Failures while the disk was full, which do not count as attempts; the last one; and when another try follows.
+    without_space: int = 0
+    last_without_space: str = ""
+    again_at_s: float = 0.0
 
 
 class Sweep:
@@ -70,7 +106,10 @@ class Sweep:
     points : Points, optional
         By default those of the sweep's algorithm.
     name : str
-        Of the sweep, in a scheduler that may have others.
+        Of the sweep, in a scheduler that may have others; the names of its jobs begin with it.  Empty: it has none, and
+        is the only one.
+    objective : bytes, optional
+        Trials are calls of this pickled callable, each with its point, instead of jobs of EPS.
 
     Raises
     ------
@@ -84,15 +123,17 @@ class Sweep:
         policy: str,
         on_event: OnEvent | None = None,
         points: Points | None = None,
-        name: str = SWEEP,
+        name: str = "",
+        objective: bytes | None = None,
     ) -> None:
+        self._objective = objective
         self.points: dict[str, dict[str, Any]] = {}
         #: Job -> its number of iterations.
         self.iterations: dict[str, int] = {}
         #: Job -> the trial that it is an attempt of.
         self._trial_of: dict[str, str] = {}
         self.spec = spec.under(policy)
-        self._name = name
+        self.name, self._is_named, self._trial_name = name or SWEEP, bool(name), partial(trial_id, name)
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
         # The ranking of its jobs comes with the event that opens it.
@@ -130,22 +171,33 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take, record) as scheduler:
-            self.scheduler = scheduler
-            try:
-                if self._name not in scheduler.registry.sweeps:
-                    scheduler.open_sweep(self.spec.opened(self._name))
-                    scheduler.settle(SETTLE_TIMEOUT_S)
-                self.feed(scheduler)
-                scheduler.check()
-                if record is not None:
+        scheduler = LiveScheduler(
+            self.spec.cluster.capacities(),
+            self._settings,
+            self._take,
+            record,
+            objective=self._objective,
+            has_names=self._is_named,
+        )
+        self.scheduler = scheduler
+        is_interrupted = False
+        try:
+            if self.name not in scheduler.registry.sweeps:
+                scheduler.open_sweep(self.spec.opened(self.name))
+                scheduler.settle(SETTLE_TIMEOUT_S)
+            self.feed(scheduler)
+            scheduler.check()
+            if record is not None:
+                self._last = self.report()
+        except BaseException:
+            is_interrupted = record is not None
+            if is_interrupted:
+                with suppress(EpsError):
                     self._last = self.report()
-            except BaseException:
-                if record is not None:
-                    with suppress(EpsError):
-                        self._last = self.report()
-                    scheduler.close(leave=True, interrupt=True)
-                raise
+            raise
+        finally:
+            # Also if a second interrupt comes meanwhile: jobs that end here would end for good.
+            scheduler.close(leave=is_interrupted, interrupt=is_interrupted)
         return self.report()
 
     def look_at(self, record: SchedulerRecord) -> dict[str, Any]:
@@ -170,8 +222,8 @@ class Sweep:
         """
         self._restore_trials(scheduler)
         self.scheduler = scheduler
-        opened = self.spec.opened(self._name)
-        if scheduler.registry.sweeps.get(self._name) != opened:
+        opened = self.spec.opened(self.name)
+        if scheduler.registry.sweeps.get(self.name) != opened:
             # For example, the sweep could not resume before, and no room was kept for its trials.
             scheduler.open_sweep(opened)
         scheduler.ask(self.on_restored)
@@ -181,7 +233,7 @@ class Sweep:
             interrupt.check()
             self._news.clear()
             scheduler.check()
-            if self._name in scheduler.registry.closed:
+            if self.name in scheduler.registry.closed:
                 # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
@@ -204,20 +256,20 @@ class Sweep:
     def _arrives_in_s(self, scheduler: LiveScheduler) -> float:
         """Return the seconds until the next trial arrives, if any is left; infinity if it cannot start yet."""
         if self.spec.sweep.arrival:
-            return scheduler.registry.opened_s.get(self._name, 0.0) + self._due_s - scheduler.now_s()
-        return 0.0 if len(self._trials) < self._most and scheduler.wants_trial(self._name) else math.inf
+            return scheduler.registry.opened_s.get(self.name, 0.0) + self._due_s - scheduler.now_s()
+        return 0.0 if len(self._trials) < self._most and scheduler.wants_trial(self.name) else math.inf
 
     def _end_all(self, scheduler: LiveScheduler) -> None:
         for trial in self._trials:
             submission = trial.attempts[-1]
             if not submission.is_over and not trial.is_cancelled:
                 trial.is_cancelled = True
-                scheduler.cancel(submission.job_id, scheduler.registry.closed[self._name])
+                scheduler.cancel(submission.job_id, scheduler.registry.closed[self.name])
 
     def _restore_trials(self, scheduler: LiveScheduler) -> None:
         """Restore the trials that the scheduler knows from before its restart."""
-        found = {each.job_id: each for each in scheduler.look_ups.submissions(self._name)}
-        while (job_id := trial_id(self._name, len(self._trials) + 1)) in found:
+        found = {each.job_id: each for each in scheduler.look_ups.submissions(self.name)}
+        while (job_id := self._trial_name(len(self._trials) + 1)) in found:
             first = found[job_id]
             self.points[job_id] = dict(first.point)
             self._source.restore(job_id, dict(first.point))
@@ -237,14 +289,14 @@ class Sweep:
     def stop(self, why: str) -> None:
         """End the sweep once it has started: its trials end, and :meth:`run` returns its report."""
         assert self.scheduler is not None
-        self.scheduler.close_sweep(self._name, why)
+        self.scheduler.close_sweep(self.name, why)
 
     def report(self) -> dict[str, Any]:
         """Return the report at this moment; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None
         if self._last is None:
             try:
-                return report_of(self.scheduler, self._name, self.spec)
+                return report_of(self.scheduler, self.name, self.spec)
             except StorageError:
                 # The record may have been closed meanwhile.
                 if self._last is None:
@@ -277,14 +329,14 @@ class Sweep:
         return submitted < self._most and (not limit or submitted - resting < limit)
 
     def _submit(self, scheduler: LiveScheduler) -> None:
-        job_id = trial_id(self._name, len(self._trials) + 1)
+        job_id = self._trial_name(len(self._trials) + 1)
         self._due_s = next(self._arrivals)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration:
             self._most = len(self._trials)
             # Its stopping rule must not wait for more.
-            scheduler.open_sweep(dataclasses.replace(self.spec.opened(self._name), trials=self._most))
+            scheduler.open_sweep(dataclasses.replace(self.spec.opened(self.name), trials=self._most))
             return
         try:
             trial = _Trial(job_id, self.spec.job_spec(point))
@@ -292,12 +344,12 @@ class Sweep:
         except ConfigError as error:
             trial = _Trial(job_id, self.spec.job_spec())
             why = f"its settings cannot work: {error}"
-            trial.attempts.append(scheduler.refuse(job_id, self._name, trial.spec, why, point))
+            trial.attempts.append(scheduler.refuse(job_id, self.name, trial.spec, why, point))
         self._trials.append(trial)
 
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
-        request = request_of(trial.spec, job_id, self._name, self.spec.cluster)
+        request = request_of(trial.spec, job_id, self.name, self.spec.cluster)
         request = dataclasses.replace(request, is_retry=bool(trial.attempts))
         self.iterations[job_id], self._trial_of[job_id] = trial.spec.iterations, trial.job_id
         self._jobs[job_id] = submission = scheduler.submit(
@@ -318,8 +370,11 @@ class Sweep:
             if is_too_long and not trial.is_cancelled:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif self._is_to_retry(trial, scheduler):
-            self._try(trial, scheduler)
+            return
+        self._note_space(trial, scheduler)
+        if self._is_to_retry(trial, scheduler):
+            if scheduler.now_s() >= trial.again_at_s:
+                self._try(trial, scheduler)
         else:
             trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
@@ -330,8 +385,25 @@ class Sweep:
                 self._source.tell(trial.job_id, value, killed, submission.rungs)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
-        wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
-        return wanted and is_retryable(trial.attempts[-1])
+        last = trial.attempts[-1]
+        if self.name in scheduler.registry.closed:
+            return False
+        if trial.last_without_space == last.job_id:
+            return True
+        counted = len(trial.attempts) - trial.without_space
+        return counted <= self.spec.sweep.retries and is_retryable(last)
+
+    def _note_space(self, trial: _Trial, scheduler: LiveScheduler) -> None:
+        """Note whether the latest attempt of a trial failed because the disk was full."""
+        last = trial.attempts[-1]
+        if trial.without_space >= MOST_WITHOUT_SPACE or trial.last_without_space == last.job_id:
+            return
+        record = scheduler.registry.timeline.trials.get(last.job_id)
+        was_stuck = record is not None and scheduler.was_stuck_since(record.arrived_s)
+        if lacked_space(last) or (was_stuck and is_retryable(last)):
+            trial.last_without_space = last.job_id
+            trial.again_at_s = scheduler.now_s() + SPACE_PAUSE_S * 2**trial.without_space
+            trial.without_space += 1
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

@@ -32,7 +32,7 @@ from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import LiveScheduler, OnEvent
-from hscheduler.live.sweep import Sweep
+from hscheduler.live.sweep import Sweep, check_names
 from hscheduler.reports.news import failures, sentences
 from hscheduler.reports.view import SweepView
 from hscheduler.runners.report_writer import ReportWriter
@@ -109,6 +109,10 @@ class Here:
         None: the sweep has no record, and its jobs end with this process.
     report : Path, optional
         File to which the report is written while the sweep runs, besides that in the folder.
+    objective : callable, optional
+        Trials are its calls, each with its point, instead of jobs of EPS; the spec says so, too.
+    has_space : bool
+        Points come from the spec's space, which must not be empty then.
 
     Attributes
     ----------
@@ -128,14 +132,24 @@ class Here:
         points: Points | None = None,
         place: RecordedSweep | None = None,
         report: Path | None = None,
+        objective: Callable[[dict[str, Any]], Any] | None = None,
+        has_space: bool = True,
     ) -> None:
         self.policy, spec = policy, placed(spec, None)
         is_new = place is None or not place.settings_path.exists()
         if is_new:
-            check_sweep(spec)
+            if place is not None:
+                check_names(spec, place.name)
+            check_sweep(spec, has_space=has_space)
             _warn(spec, policy)
         self.viewers: list[OnEvent] = []
-        self.sweep = Sweep(spec, policy, self._show, points)
+        pickled = None
+        if objective is not None:
+            # Imported late: other sweeps do not need cloudpickle.
+            from hscheduler.live.objective import pickled_callable
+
+            pickled = pickled_callable(objective)
+        self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, pickled)
         self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
         self._views: list[SweepView] = []
         if place is not None and is_new:
@@ -204,8 +218,8 @@ class Here:
         """Load the views with what the scheduler knows; runs on its thread."""
         scheduler = self.sweep.scheduler
         assert scheduler is not None
-        record = scheduler.registry.timeline.snapshot(SWEEP)
-        past = {trial.job_id: trial for trial in scheduler.look_ups.trials(SWEEP)}
+        record = scheduler.registry.timeline.snapshot(self.sweep.name)
+        past = {trial.job_id: trial for trial in scheduler.look_ups.trials(self.sweep.name)}
         record.trials = dict(sorted((past | record.trials).items(), key=lambda item: item[1].arrived_s))
         for view in self._views:
             view.look_back(record, scheduler.state)
@@ -235,8 +249,13 @@ class Here:
         return self.sweep.scheduler
 
     def _show(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        for viewer in self.viewers:
-            viewer(now_s, event, commands)
+        for viewer in list(self.viewers):
+            try:
+                viewer(now_s, event, commands)
+            except Exception as error:
+                # For example a closed pipe on standard output: the report is written all the same.
+                logger.warning("events are not shown any more: %s: %s", type(error).__name__, error)
+                self.viewers.remove(viewer)
 
 
 def _warn(spec: Spec, policy: str) -> None:

@@ -8,7 +8,7 @@
     ├── tls/            certificates for clients on other hosts (hscheduler serve --listen)
     ├── service.json    {"host", "port", "pid"}
     ├── record.sqlite   see hscheduler.record
-    └── record-TAG.sqlite   an old record (hscheduler serve --forget); its jobs have names with TAG
+    └── record-TAG.sqlite   an old record (hscheduler serve --forget)
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from eps.storage.jobdir import list_jobs
 from hscheduler.core.rungs import DEFAULT
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, do_nothing
 from hscheduler.live.placement import runs_on_yarn
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings, is_managed
 from hscheduler.live.submission import trial_of
 from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
@@ -134,7 +134,7 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
 
 def _running_of(tag: str) -> list[str]:
     """Return the names of the running jobs of a record."""
-    return [job.name for job in list_jobs() if tag and job.name.startswith(f"sweep-{tag}-") and job.is_running()]
+    return [job.name for job in list_jobs() if tag and is_managed(job, tag) and job.is_running()]
 
 
 def _way_out(directory: ServiceDir, tag: str, error: StorageError) -> StorageError:

@@ -27,11 +27,11 @@ from typing import Any
 from eps.errors import ConfigError, JobExistsError, StorageError
 from eps.job.yarn.sweeps import SETTINGS, sweeps_dir
 from eps.storage.atomic import read_json, write_json_atomic
-from eps.storage.jobdir import JobDir, JobLock, check_job_name, list_jobs
+from eps.storage.jobdir import JobDir, JobLock, check_job_name
 from eps.system.home import DIRECTORY_MODE, make_private
 from hscheduler.live.points import GivenPoints
-from hscheduler.live.sweep import Sweep
-from hscheduler.record.sqlite import SqliteRecord, tag_of
+from hscheduler.live.sweep import Sweep, jobs_of, trial_prefix
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.spec import Spec
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
@@ -101,6 +101,9 @@ class RecordedSweep:
         numbered = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
         for each in [name] if name else numbered:
             found = cls.named(each)
+            if jobs_of(each) and not found.settings_path.exists():
+                # Of a sweep that was removed, or of a service's.
+                continue
             if (lock := found._claim()) is not None:
                 with lock:
                     try:
@@ -209,6 +212,9 @@ class RecordedSweep:
 
     def how_to_free(self) -> str:
         """Return which sweep has the name, and what to do, as a sentence."""
+        if not self.settings_path.exists() and jobs_of(self.name):
+            prefix = trial_prefix(self.name)
+            return f"jobs of an earlier sweep have names with {prefix} (eps prune {prefix} removes them)"
         if not self.settings_path.exists():
             return f"{self.path} belongs to another sweep (hscheduler sweeps lists it)"
         removes = f"hscheduler sweeps --remove {self.name} removes it"
@@ -268,7 +274,9 @@ class RecordedSweep:
             with self.lock():
                 policy, spec = self.settings()
                 with closing(self.open_record()) as record:
-                    return self.titled(Sweep(spec, policy, points=GivenPoints(())).look_at(record), state)
+                    return self.titled(
+                        Sweep(spec, policy, points=GivenPoints(()), name=self.name).look_at(record), state
+                    )
         found = self.latest_report()
         if found is None:
             raise ConfigError(f"sweep {self.name!r} has no report yet: try again in a few seconds")
@@ -278,11 +286,9 @@ class RecordedSweep:
         """Return a report with the name of the sweep and its state."""
         return {"name": self.name, "state": str(state), **report}
 
-    def jobs(self) -> tuple[str, list[JobDir]]:
-        """Return the common prefix of the names of its jobs under ``EPS_HOME``, empty if unknown, and those there."""
-        tag = tag_of(self.path / "record.sqlite")
-        prefix = f"sweep-{tag}-" if tag else ""
-        return prefix, [job for job in list_jobs() if prefix and job.name.startswith(prefix)]
+    def jobs(self) -> list[JobDir]:
+        """Return its jobs under ``EPS_HOME``."""
+        return jobs_of(self.name)
 
     def remove(self) -> None:
         """Remove the folder, and with it the record of an interrupted sweep.
@@ -295,7 +301,7 @@ class RecordedSweep:
             A file cannot be removed.
         """
         with self.lock():
-            if running := [job.name for job in self.jobs()[1] if job.is_running()]:
+            if running := [job.name for job in self.jobs() if job.is_running()]:
                 raise ConfigError(
                     f"sweep {self.name!r} was killed, but its jobs still run ({', '.join(running)}): "
                     f"{self.resume_command} continues it; or end them with eps kill"

@@ -13,6 +13,7 @@ import grpc
 
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, PlanError
 from eps.spec.job_spec import JobSpec
+from eps.system.nearest import did_you_mean
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
@@ -223,7 +224,9 @@ class SchedulerService(HSchedulerServicer):
 
     def _check_sweep(self, sweep: str) -> None:
         if not self._scheduler.look_ups.has_sweep(sweep):
-            raise JobNotFoundError(f"there is no job or sweep {sweep!r}")
+            look_ups = self._scheduler.look_ups
+            known = [*self._scheduler.registry.sweeps, *(each.job_id for each in look_ups.current())]
+            raise JobNotFoundError(f"there is no job or sweep {sweep!r}{did_you_mean(sweep, known)}")
 
     def _end(self, sweep: str, jobs: Sequence[str], why: str) -> None:
         if sweep != ALONE:
@@ -244,7 +247,8 @@ class SchedulerService(HSchedulerServicer):
     def _found(self, job_id: str) -> Submission:
         found = self._known(job_id)
         if found is None:
-            raise JobNotFoundError(f"there is no job {job_id!r}")
+            known = [each.job_id for each in self._scheduler.look_ups.current()]
+            raise JobNotFoundError(f"there is no job {job_id!r}{did_you_mean(job_id, known)}")
         return found
 
     def _job_reply(self, submission: Submission, *, with_decisions: bool = False) -> pb.JobReply:

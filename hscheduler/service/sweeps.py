@@ -14,8 +14,7 @@ from hscheduler.live.checks import check_sweep, warnings_of, working
 from hscheduler.live.placement import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
-from hscheduler.live.submission import attempt_id
-from hscheduler.live.sweep import SETTLE_TIMEOUT_S, Sweep, trial_id, trial_prefix
+from hscheduler.live.sweep import SETTLE_TIMEOUT_S, SWEEP, Sweep, check_names, jobs_of, trial_prefix
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)
@@ -84,19 +83,12 @@ class Sweeps:
                 self._check_name(name)
                 # Reading all data would delay the answer.
                 spec = self._spec(tables)
+                check_names(spec, self._label(name))
                 check_sweep(spec, reads_data=False)
                 working(spec, lambda job: check_place(job, scheduler.settings.job_settings))
                 for sentence in warnings_of(spec, scheduler.settings.policy):
                     logger.warning("sweep %s: %s", name, sentence)
             sweep = self._sweep(name, tables)
-            try:
-                # The longest name of a job that the sweep can have.
-                scheduler.name_of(attempt_id(trial_id(name, sweep.spec.sweep.trials), sweep.spec.sweep.retries + 1))
-            except ConfigError:
-                raise ConfigError(
-                    f"sweep is {name!r}, but must have only letters, digits, '.', '_' and '-', and be short: the names "
-                    "of its jobs start with it and have at most 64 characters"
-                ) from None
             if not is_same:
                 scheduler.open_sweep(sweep.spec.opened(name), tables)
             scheduler.settle(SETTLE_TIMEOUT_S)
@@ -106,8 +98,15 @@ class Sweeps:
         scheduler = self._scheduler
         if not name or name in (ALONE, *scheduler.registry.tables) or scheduler.look_ups.has_sweep(name):
             raise ConfigError(f"sweep is {name!r}, but must be an unused name")
-        if taken := scheduler.look_ups.first_id(trial_prefix(name)):
+        taken = scheduler.look_ups.first_id(trial_prefix(self._label(name)))
+        if not taken and scheduler.names_are_ids and (jobs := jobs_of(name)):
+            taken = jobs[0].name
+        if taken:
             raise ConfigError(f"sweep is {name!r}, but must be another name: job {taken!r} exists")
+
+    def _label(self, name: str) -> str:
+        """Return the name with which the ids of a sweep's trials begin; empty for the only sweep of an application."""
+        return "" if name == SWEEP and not self._scheduler.names_are_ids else name
 
     def check_job_id(self, job_id: str) -> None:
         """Reject a job id that is reserved for trials of a sweep.
@@ -118,11 +117,11 @@ class Sweeps:
             The id is reserved.
         """
         for name in list(self._scheduler.registry.tables):
-            if job_id.startswith(trial_prefix(name)):
+            if job_id.startswith(trial_prefix(self._label(name))):
                 raise ConfigError(f"job id is {job_id!r}, but must be another: sweep {name!r} reserves such ids")
 
     def _sweep(self, name: str, tables: Mapping[str, Any]) -> Sweep:
-        return Sweep(self._spec(tables), self._scheduler.settings.policy, name=name)
+        return Sweep(self._spec(tables), self._scheduler.settings.policy, name=self._label(name))
 
     def _spec(self, tables: Mapping[str, Any]) -> Spec:
         values = {section: table for section, table in tables.items() if section != "cluster"}

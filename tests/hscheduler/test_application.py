@@ -527,7 +527,6 @@ def test_its_page_requests_only_its_own_figures() -> None:
     [
         (["--web", "0"], "web is not possible on YARN, which shows the sweep's page"),
         (["--detach"], "detach is only for sweeps in a service; on YARN each sweep is a separate application"),
-        (["--name", "mine"], "name is only for sweeps in a service"),
         (["--policy", "elastic,kill"], "but must be a single policy"),
         ([], "HADOOP_CONF_DIR is not set"),
     ],

@@ -270,6 +270,23 @@ def test_a_sweep_whose_client_was_killed_is_followed_again(
     assert f"{killed}  {ID}  finished  {over}   fetched  loss 0.25 (trial-2)" in told
 
 
+def test_a_sweep_on_yarn_has_the_name_that_the_user_gives(
+    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sweep", str(tmp_path / "sweep.toml"), "--name", "mine"]
+    assert main(command) == 0
+    assert yarn.directory.path == tmp_path / "home" / "sweeps" / "mine"
+    for more in ([], ["--on", "local"]):
+        assert main([*command, *more]) == 2
+        assert "name is 'mine', but must be an unused name: " in capsys.readouterr().err
+    assert main(["sweeps"]) == 0
+    assert f"mine   {ID}  finished" in capsys.readouterr().out
+    assert resume(tmp_path, "mine") == 0
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT
+    assert main(["sweeps", "--remove", "mine"]) == 2
+    assert "eps prune sweeps/mine removes it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["{", '{"state": "finished"}'])
 def test_a_sweep_that_is_damaged_does_not_hide_the_others(
     killed: str, yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str

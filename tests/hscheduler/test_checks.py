@@ -11,7 +11,8 @@ import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
 from eps.spec.job_spec import JobSpec
-from hscheduler import cli, spec
+from hscheduler import cli
+from hscheduler import space as spaces
 from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -196,7 +197,7 @@ def test_settings_that_work_only_together_are_found_by_random_points(monkeypatch
     found = tables(space=space)
     del found["job"]["data"], found["job"]["model"]
     check_sweep(Spec.of(found))
-    monkeypatch.setattr(spec, "_NUM_RANDOM", 0)
+    monkeypatch.setattr(spaces, "_NUM_RANDOM", 0)
     with pytest.raises(ConfigError, match="no trial can work: "):
         check_sweep(Spec.of(found))
 

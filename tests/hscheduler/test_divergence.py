@@ -21,18 +21,19 @@ def diverges_at(losses: list[float]) -> int | None:
     return next((k for k, loss in enumerate(losses) if watch.take(loss)), None)
 
 
-def test_a_loss_that_doubles_in_every_iteration_diverges():
-    found = diverges_at([0.7 * 2**k for k in range(100)])
+@pytest.mark.parametrize("factor", [1.02, 1.1, 2, 10, 1e6])
+def test_a_loss_that_grows_exponentially_diverges(factor):
+    found = diverges_at([0.7 * factor ** min(k, 300 / math.log10(factor)) for k in range(2000)])
     assert found is not None
-    assert 2.0**found == pytest.approx(GROWTH, rel=50), "soon after it has grown a thousandfold"
+    assert found <= max(9, 2 * math.log(GROWTH, factor) + 2), "it takes twice the iterations of a growth by the bound"
 
 
 def test_a_negative_first_loss_has_a_scale_too():
-    assert diverges_at([-0.7, *(2.0**k for k in range(20))]) is not None
+    assert diverges_at([-0.7, *(2.0**k for k in range(40))]) is not None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_training_that_recovers_or_is_merely_bad_never_diverges(seed):
+def test_training_that_may_still_win_never_diverges(seed):
     lot = Random(seed)
     bad = [0.7, *(lot.uniform(1, 600) for _ in range(300))]
     falls = [math.exp(-k / 30) * lot.uniform(0.5, 2) for k in range(300)]
@@ -40,7 +41,10 @@ def test_training_that_recovers_or_is_merely_bad_never_diverges(seed):
     spikes = [10 ** lot.uniform(4, 9) if k % 5 == 4 else 1.0 for k in range(300)]
     recovers = [1.0, *(1e6 / (k + 1) for k in range(300))]
     from_zero = [0.0, 0.0, 1.0, *(lot.uniform(0, 900) for _ in range(300))]
-    for losses in (bad, falls, tiny, spikes, recovers, from_zero):
+    # A classifier with a step size of a million, without and with momentum: its accuracy may be the best of all.
+    linear = [0.7 + 1e6 * k for k in range(300)]
+    quadratic = [0.7 + 1e6 * k**2 for k in range(300)]
+    for losses in (bad, falls, tiny, spikes, recovers, from_zero, linear, quadratic):
         assert diverges_at(losses) is None
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
+from hscheduler.core.rungs import Stopping
 from hscheduler.policies import POLICIES
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
+from tests.hscheduler.test_random_histories import History
 from tests.hscheduler.toy import Toy, nodes, request
 
 #: The longest time in which running jobs make room for a trial: a release, or a restart.
@@ -136,3 +138,39 @@ def test_the_size_to_wait_for_is_the_smallest_one_that_is_searched():
     assert opened.coming is not None
     assert (opened.coming.workers, opened.coming.servers) == (1, 1)
     assert Spec.of(tables(arrival="burst")).opened("s").coming is None
+
+
+class Drawing(History):
+    """A random history of two sweeps that draw their trials when they can start; some want more than was expected."""
+
+    EACH = 8
+
+    def __init__(self, policy: str, seed: int, faults: float, stop: str) -> None:
+        super().__init__(policy, seed, faults)
+        self.asked: list[str] = []
+        for sweep in ("one", "two"):
+            parallelism = self.draw.choice([0, 0, 2])
+            opened = drawing(sweep, self.EACH, workers=self.draw.randint(1, 2))
+            stopping = Stopping(stop, 2, 10)
+            self.toy.send(dataclasses.replace(opened, stopping=stopping, parallelism=parallelism))
+
+    def submit(self) -> None:
+        wants = [sweep for sweep in ("one", "two") if self.toy.scheduler.wants_trial(sweep)]
+        busy = self.toy.answers or self.toy.scheduler.running() or self.toy.scheduler.queue
+        assert wants or busy, "nothing happens, and no trial is wanted"
+        if wants:
+            sweep, self.submitted = self.draw.choice(wants), self.submitted + 1
+            self.asked.append(sweep)
+            self.toy.submit(request(f"job{self.submitted}", self.draw.randint(1, 3), sweep=sweep))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("stop", ["none", "threshold", "median", "sha", "asha"])
+def test_all_trials_are_drawn_and_end_whatever_happens(policy, stop):
+    for seed in range(12):
+        history = Drawing(policy, seed, (0.0, 0.3)[seed % 2], stop)
+        history.run(jobs=2 * Drawing.EACH)
+        assert sorted(history.asked) == ["one"] * Drawing.EACH + ["two"] * Drawing.EACH
+        assert history.toy.scheduler.ledger.all() == [], (policy, seed)
+        told = [command.sweep for command in history.toy.commands if isinstance(command, e.TrialWanted)]
+        assert all(told.count(sweep) >= Drawing.EACH for sweep in ("one", "two"))

@@ -176,9 +176,33 @@ def test_an_exit_of_the_program_is_no_failure_of_a_point() -> None:
     assert len(trials._dynamic_trials) == 1
 
 
-def test_a_metric_other_than_a_loss_needs_a_direction() -> None:
-    settings = LiveSettings(metric="accuracy")
-    with pytest.raises(ConfigError, match=r"'accuracy', .*direction"):
+def test_a_space_of_hyperopt_may_be_conditional_and_nested() -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    import numpy as np
+
+    hp, points = hyperopt.hp, list[Any]()
+    inner = hp.choice("shape", [{"sides": 4}, {"sides": 3, "angle": hp.uniform("angle", 0, 1)}])
+    space = hp.choice(
+        "kind", [{"kind": "disc", "radius": hp.uniform("radius", 0, 1)}, {"kind": "polygon", "shape": inner}]
+    )
+
+    def objective(point: Any) -> float:
+        points.append(point)
+        return float(point.get("radius", 2.0))
+
+    trials = htrials(parallelism=2)
+    rstate = np.random.default_rng(1)
+    best = hyperopt.fmin(
+        objective, space, hyperopt.tpe.suggest, 40, trials=trials, rstate=rstate, show_progressbar=False
+    )
+    assert best["kind"] == 0 and best["radius"] < 0.1 and "angle" not in best
+    kinds = {(point["kind"], point.get("shape", {}).get("sides")) for point in points}
+    assert kinds == {("disc", None), ("polygon", 4), ("polygon", 3)}
+
+
+def test_an_unknown_metric_needs_a_direction() -> None:
+    settings = LiveSettings(metric="lift")
+    with pytest.raises(ConfigError, match=r"'lift', .*direction"):
         htrials(settings=settings)
     assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
     assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE

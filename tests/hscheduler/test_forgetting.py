@@ -13,10 +13,11 @@ import pytest
 from eps._version import __version__
 from eps.errors import ConfigError, StorageError
 from eps.job.client import Job
-from eps.storage.jobdir import JobLock
+from eps.storage.jobdir import JobLock, create_job_dir, list_jobs
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live import scheduler as live
+from hscheduler.live.scheduler import manager_of
 from hscheduler.record.api import Entry
 from hscheduler.record.sqlite import SqliteRecord, tag_of
 from hscheduler.service.client import SchedulerClient
@@ -36,13 +37,15 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
     with Service(directory, ServiceSettings(nodes=2)) as service:
         service.leave()
         tag = service.scheduler._tag
-    for name in (f"sweep-{tag}-a", f"sweep-{tag}-b", "sweep-other-a"):
-        (home / "jobs" / name).mkdir(parents=True)
+    for name, manager in (("a", manager_of(tag)), ("b", manager_of(tag)), ("c", manager_of("other"))):
+        job, lock = create_job_dir(name, home)
+        job.note(runtime={"manager": manager})
+        lock.close()
     return directory
 
 
 def jobs_of(directory: ServiceDir) -> list[Path]:
-    return sorted((directory.path.parent / "home" / "jobs").iterdir())
+    return [job.path for job in list_jobs(directory.path.parent / "home")]
 
 
 def of_another_version(directory: ServiceDir) -> None:
@@ -105,8 +108,8 @@ def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
         locks[self.name].close()
 
     monkeypatch.setattr(Job, "kill", kill)
+    tag = tag_of(directory.record)
     told = forget(directory)
-    tag = running.name.split("-")[1]
     aside = directory.path / f"record-{tag}.sqlite"
     assert told == f"ended {running.name}; the old record is {aside}"
     assert tag_of(aside) == tag and not directory.record.exists()

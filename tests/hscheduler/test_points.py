@@ -11,7 +11,8 @@ import pytest
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
 from hscheduler.live.points import GivenPoints, TpePoints, points_of
-from hscheduler.spec import Dimension, Spec
+from hscheduler.space import Dimension
+from hscheduler.spec import Spec
 
 SPACE = (
     Dimension.of("learning_rate", {"loguniform": [1e-4, 1]}),
@@ -81,3 +82,16 @@ def test_without_hyperopt_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperopt", None)
     with pytest.raises(ConfigError, match=r"\[sweep\].* use random"):
         TpePoints(SPACE, 0, Direction.MINIMIZE)
+
+
+def test_a_quarter_of_the_points_of_a_sweep_is_random():
+    """Results change the points from then on only."""
+    for trials, random in ((8, 5), (40, 10), (200, 20), (0, 20)):
+        ones, twos = (TpePoints(SPACE[2:3], 5, Direction.MINIMIZE, trials) for _ in range(2))
+        same = []
+        for k in range(random + 8):
+            first, second = ones.ask(f"t{k}"), twos.ask(f"t{k}")
+            same.append(first == second)
+            ones.tell(f"t{k}", first["momentum"])
+            twos.tell(f"t{k}", -second["momentum"])
+        assert all(same[:random]) and not all(same), trials

@@ -17,7 +17,7 @@ import pytest
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
 from eps.job.yarn import shared_application
 from eps.spec.job_spec import JobSpec
-from eps.storage.jobdir import jobs_dir
+from eps.storage.jobdir import create_job_dir, jobs_dir
 from eps.system.waits import wait_for
 from hscheduler import cli
 from hscheduler.cli.commands import sweep
@@ -123,20 +123,29 @@ def test_a_sweep_whose_start_timed_out_starts_on_a_retry(
     submitted(scheduler, "a")
 
 
-def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
+def test_names_of_sweeps_and_jobs_are_kept_apart(
+    scheduler: LiveScheduler, sweeps: Sweeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     sweeps.run("a", TABLES)
     with pytest.raises(ConfigError, match=r"'a-trial-7', .* 'a'"):
         sweeps.check_job_id("a-trial-7")
     sweeps.check_job_id("b-trial-7")
     scheduler.refuse("b-trial-7", "mine", JobSpec(), "why not")
+    # Jobs of an earlier sweep, under EPS_HOME.
+    for job in ("d-trial-2", "mine-too"):
+        create_job_dir(job)[1].close()
+    with pytest.raises(ConfigError, match=r"'mine-too', which a job in .* has: choose another one, or remove that job"):
+        scheduler.refuse("mine-too", "mine", JobSpec(), "why not")
     for name, message in (
         ("", "must be an unused name"),
         ("jobs", "must be an unused name"),
         ("mine", "must be an unused name"),
         ("b", "job 'b-trial-7' exists"),
+        ("d", "job 'd-trial-2' exists"),
         ("c d", "sweep is 'c d', but must have only letters, digits"),
         ("über", "sweep is 'über', but must have only letters, digits"),
-        ("c" * 40, "be short: the names of its jobs start with it and have at most 64 characters"),
+        ("c" * 60, "be short: the names of its jobs start with it and have at most 64 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
             sweeps.run(name, TABLES)

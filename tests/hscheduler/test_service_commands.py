@@ -92,8 +92,7 @@ def test_why_lists_the_decisions_about_a_job(
     assert cli.main(["why", "a", "--state", str(record.path.parent)]) == 0
     first, second, *decisions = capsys.readouterr().out.splitlines()
     assert first == "a trains with 1 worker and 1 server: iteration 0 of 100, before its early feedback"
-    name = service.scheduler.name_of("a")
-    assert second == f"its name in eps is {name} (eps status {name})"
+    assert second == "more about its processes: eps status a"
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
     assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
     assert len(decisions) == 2
@@ -141,6 +140,16 @@ def test_kill_says_that_a_job_has_ended(
     service.scheduler.settle(TIMEOUT_S)
     assert cli.main(["kill", "a", "--state", str(tmp_path / "service")]) == 0
     assert capsys.readouterr().out == "nothing to stop: a had already ended\n"
+
+
+@pytest.mark.parametrize("command", ["why", "kill"])
+def test_a_misspelt_job_is_answered_with_the_nearest(
+    command: str, service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit_job("digits-trial-7", JobSpec())
+    assert client.job("digits-trial-7")["name"] == "digits-trial-7", "its name in eps"
+    assert cli.main([command, "trial-7", "--state", str(tmp_path / "service")]) == 4
+    assert "'trial-7'; did you mean digits-trial-7?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from eps.errors import ConfigError
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Stopping
-from hscheduler.spec import Dimension, Spec, memory_mb
+from hscheduler.space import Dimension
+from hscheduler.spec import Spec, memory_mb
 
 GOOD = """
 [cluster]

@@ -165,7 +165,6 @@ def test_a_service_gets_absolute_names_of_a_sweeps_files(folder: Path, monkeypat
     ("flags", "why"),
     [
         (["--detach"], "detach is only for sweeps in a service: add --state DIR or --scheduler HOST:PORT"),
-        (["--name", "mine"], "name is only for sweeps in a service"),
         (["--state", "state", "--policy", "elastic"], "policy is not possible with a service"),
         (["--state", "state", "--web", "0"], "web is not possible with a service"),
         (["--state", "state", "--detach", "--report", "r.json"], "report is not possible with detach"),

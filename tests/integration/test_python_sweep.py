@@ -13,6 +13,7 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError
 from hscheduler.core import events as e
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.spec import Spec
 from tests.integration.test_sweep import FILE, ROOT, TABLES
 
@@ -49,8 +50,18 @@ def test_the_call_takes_a_path_or_a_spec_and_reports_events(tmp_path: Path, caps
     assert capsys.readouterr().out.count("trial-1 finished") == 1
 
 
+def test_a_named_sweep_is_recorded(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    found = hscheduler.sweep(SMALL, name="mine", report=report)
+    assert (found["name"], found["state"]) == ("mine", "ended") and found["completed"]
+    assert json.loads(report.read_text()) == RecordedSweep.named("mine").report() == json.loads(json.dumps(found))
+    with pytest.raises(ConfigError, match="sweep 'mine' has ended"):
+        hscheduler.sweep(SMALL, name="mine")
+
+
 def test_the_call_refuses_invalid_sweeps(tmp_path: Path) -> None:
     for arguments, message in (
+        ({"name": "a/b"}, "name is 'a/b', but must have 1 to 64 letters"),
         ({"policy": "elastc"}, "policy is 'elastc', but must be one of"),
         ({"policy": "elastic,static"}, "but must be a single policy"),
         ({"trials": 0}, "trials is 0, but must be at least 1"),

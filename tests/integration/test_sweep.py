@@ -127,7 +127,7 @@ def test_the_command_prints_the_reasons_and_the_best_point(tmp_path: Path, capsy
     assert cli.main(["sweep", str(path), "--report", str(target)]) == 0
     out = capsys.readouterr().out
     assert "trial-1 starts with 2 workers and 1 server: they are free" in out
-    assert "best: trial-" in out.splitlines()[-1]
+    assert "best: sweep-trial-" in out.splitlines()[-1]
     found = json.loads(target.read_text())
     assert found["completed"] == 3
     assert all(trial["curve"][-1][1] == 21 for trial in found["trials"]), (

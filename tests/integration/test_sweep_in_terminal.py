@@ -70,7 +70,7 @@ def test_the_log_of_a_failed_trial_stays_above_the_table(tmp_path: Path) -> None
     (head,) = (k for k, line in enumerate(rows) if line.startswith("trial "))
     assert sum(line.startswith("sweep  elastic, threshold  ") for line in rows) == 1, "it is redrawn in place"
     above = "\n".join(rows[:head])
-    for trial in ("trial-1", "trial-2"):
+    for trial in ("sweep-trial-1", "sweep-trial-2"):
         assert f"{trial} failed: worker-" in above
     assert above.count("the last lines of the log of worker-") == 2
     assert above.count(NO_GRADIENT) >= 4, "of the reason, and of the log"
@@ -86,7 +86,8 @@ def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_S) == 130
         assert termios.tcgetattr(terminal.stream.fileno()) == before
     rows = terminal.lines()
-    assert rows[0].startswith("sweep  elastic, threshold  ")
+    assert rows[0].startswith("sweep sweep; if it is interrupted, ")
+    assert any(row.startswith("sweep  elastic, threshold  ") for row in rows)
     assert sum(line.startswith("trial ") for line in rows) == 1
     assert rows[-1] == "", "the next output begins on a new line"
     assert "interrupted: 0 trials had finished, the others were ended" in rows
@@ -101,5 +102,5 @@ def test_plain_prints_lines_without_a_table(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_S) == 0
     rows = terminal.lines()
     assert terminal.sequences == set()
-    assert any("trial-1 starts with 2 workers and 1 server" in line for line in rows)
-    assert any(line.startswith("best: trial-") for line in rows)
+    assert any("sweep-trial-1 starts with 2 workers and 1 server" in line for line in rows)
+    assert any(line.startswith("best: sweep-trial-") for line in rows)

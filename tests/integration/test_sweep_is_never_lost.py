@@ -17,7 +17,6 @@ import pytest
 
 from eps.storage.jobdir import list_jobs
 from eps.system.waits import wait_for
-from hscheduler import cli
 from hscheduler.service.recorded_sweep import RecordedSweep
 from tests.integration.conftest import processes_with
 from tests.tiers import rotating
@@ -102,10 +101,12 @@ def kill_all(client: Client, home: Path) -> None:
     client.runs_for(TIMEOUT_S)
 
 
-def resumed(target: Path) -> dict[str, Any]:
-    assert cli.main(["sweep", "--resume", "mine", "--report", str(target), "--quiet"]) == 0
+def run(target: Path, *flags: str) -> dict[str, Any]:
+    """Run a sweep to its end, in a process of its own, and return its report."""
+    command = [sys.executable, "-c", CODE, "sweep", *flags, "--report", str(target), "--quiet"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=TIMEOUT_S)
     report: dict[str, Any] = json.loads(target.read_text())
-    assert report["state"] == "ended" and report["resources"] == {"leaked": 0}
+    assert report["state"] == "ended" and report["resources"] == {"leaked": 0} and report["completed"] == 3
     return report
 
 
@@ -124,14 +125,11 @@ def path(tmp_path: Path) -> Path:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the report of the sweep that nothing disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    path, target = folder / "small.toml", folder / "report.json"
+    path = folder / "small.toml"
     path.write_text(FILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(folder / "home"))
-        assert cli.main(["sweep", str(path), "--report", str(target), "--quiet"]) == 0
-    report: dict[str, Any] = json.loads(target.read_text())
-    assert report["completed"] == 3
-    return report
+        return run(folder / "report.json", str(path), "--name", "mine")
 
 
 @pytest.mark.parametrize("seed", rotating(1))
@@ -144,7 +142,7 @@ def test_every_process_may_be_killed_at_any_moment(
     kill_all(client, home)
     before = RecordedSweep.named("mine").report()
     over = {trial["job_id"]: trial for trial in before["trials"] if trial["phase"] == "finished"}
-    report = resumed(target)
+    report = run(target, "--resume", "mine")
     assert points_and_losses(report) == points_and_losses(undisturbed), "no result is lost"
     assert report["best"] == undisturbed["best"]
     after = {trial["job_id"]: trial for trial in report["trials"]}
@@ -167,7 +165,7 @@ def test_an_interrupted_sweep_continues_from_its_checkpoints(
     told = client.end(signal.SIGTERM)
     assert client.process.returncode == 130 and "hscheduler sweep --resume mine continues it" in told
     assert json.loads(target.read_text())["state"] == "interrupted"
-    report = resumed(target)
+    report = run(target, "--resume", "mine")
     assert points_and_losses(report) == points_and_losses(undisturbed)
     (second,) = (job for job in list_jobs() if job.name.endswith("-trial-2"))
     checkpoints = json.loads(second.report.read_text())["checkpoints"]

@@ -228,28 +228,6 @@ def test_a_job_is_found_by_name_or_missed_by_name(tmp_path: Path) -> None:
         find_job("svn", tmp_path)
 
 
-def test_a_job_of_a_scheduler_that_is_asked_for_by_its_name_there_is_told_by_its_name_here(tmp_path: Path) -> None:
-    for name in (
-        "sweep-0a1b2c-svm",
-        "sweep-0a1b2d-svm",
-        "sweep-0a1b2c-other-svm",
-        "sweep-x-svm",
-        "sweep-0a1b2c-trial.1",
-    ):
-        create_job_dir(name, tmp_path)[1].close()
-    for name, called in (
-        ("svm", "sweep-0a1b2c-svm or sweep-0a1b2d-svm"),
-        ("trial.1", "sweep-0a1b2c-trial.1"),
-        ("trial-1", ""),
-        ("sv", ""),
-    ):
-        with pytest.raises(JobNotFoundError) as missed:
-            find_job(name, tmp_path)
-        assert str(missed.value).partition(f"no job {name!r} in {tmp_path / 'jobs'}")[2] == (
-            f": H-scheduler's job of that name is {called}" if called else ""
-        )
-
-
 def test_the_cache_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
     assert cache_dir(tmp_path) == tmp_path / "cache"
     assert (tmp_path / "cache").is_dir()

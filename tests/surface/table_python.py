@@ -15,7 +15,7 @@ MODULES = {
         "JobNotFoundError", "PeerUnavailableError", "PlanError", "ResourceError", "StorageError", "StoppedEarlyError",
         "TrainingError", "UnknownMemberError",
     },
-    "hscheduler": {"HTrials", "SweepReport", "sweep"},
+    "hscheduler": {"HTrials", "SweepReport", "report", "sweep"},
     "hscheduler.cli": {"main"},
     "hscheduler.service.client": {"SchedulerClient"},
 }  # fmt: skip
@@ -45,9 +45,10 @@ SIGNATURES = {
     "eps.Job.close": "",
     "eps.JobSpec.from_dict": "values",
     "hscheduler.sweep": (
-        "spec, *, policy='elastic', stop=None, trials=None, seed=None, study=None, on_event=None, quiet=True, "
-        "report=None, page=None"
+        "spec, *, policy='elastic', stop=None, trials=None, seed=None, study=None, suggest=None, objective=None, "
+        "on_event=None, quiet=True, report=None, page=None, name=None"
     ),
+    "hscheduler.report": "*, iteration=None, **metrics",
     "hscheduler.SweepReport.write_page": "path",
     "hscheduler.HTrials": (
         "scheduler=None, parallelism=4, *, cluster=None, settings=None, threshold=None, direction=None, "

@@ -79,7 +79,7 @@ def why(args: argparse.Namespace) -> int:
         job = client.job(args.job)
     print(state_text(job))
     if job["on"] != "yarn":
-        print(f"its name in eps is {job['name']} (eps status {job['name']})")
+        print(f"more about its processes: eps status {job['name']}")
     elif application := ServiceDir.of(args.state).application_id():
         print(f"logs of its containers: yarn logs -applicationId {application}")
     for at_s, sentence in job.get("decisions", ()):

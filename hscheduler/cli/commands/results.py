@@ -96,7 +96,7 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if _is_file(args):
         return read_reports(Path(args.report))
     if (found := _of_sweep(args)) is not None:
-        return {found["policy"]: found}
+        return {found["policy"]: _whole(found)}
     directory = ServiceDir.of(args.state)
     # Reports of earlier applications with this directory.
     kept = ApplicationDir(directory.path).saved_reports()

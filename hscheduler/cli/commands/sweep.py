@@ -39,6 +39,7 @@ from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
+from hscheduler.live.sweep import trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
@@ -141,7 +142,7 @@ def _resume(args: argparse.Namespace) -> int:
 def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wanted) -> int:
     """Run a sweep on this host to its end; show it as the flags say."""
     policy = here.policy
-    if not args.quiet:
+    if not args.quiet and not _is_shown_as_table(args):
         say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
     with ExitStack() as stack:
         view, server, screen = view_of(here, policy, place.name), None, stack.enter_context(ExitStack())
@@ -245,8 +246,9 @@ def _print_problems(outcome: Outcome) -> bool:
 def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     """Write and print the results of an interrupted sweep, below the shown progress."""
     if (report := outcome.report) is not None:
-        outcome = _written(outcome, report, target, drawn)
-        print_interrupted(report, target, drawn)
+        written = _written(outcome, report, target, drawn)
+        print_interrupted(report, *((target, drawn) if written is outcome else (None, None)))
+        outcome = written
     _print_problems(outcome)
 
 
@@ -273,9 +275,13 @@ def _line_viewers(args: argparse.Namespace) -> Viewers:
     return Viewers(say, (lambda line: None) if args.quiet else say)
 
 
+def _is_shown_as_table(args: argparse.Namespace) -> bool:
+    return not args.quiet and not args.plain and is_live(sys.stdout)
+
+
 def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
     """Return viewers for standard output: a live table on a terminal, else lines."""
-    if args.quiet or args.plain or not is_live(sys.stdout):
+    if not _is_shown_as_table(args):
         return _line_viewers(args)
     screen = Screen(sys.stdout, lambda: SweepTable(view.look()))
     stack.callback(screen.close)
@@ -441,10 +447,14 @@ def _remove(name: str) -> int:
         raise ConfigError(
             f"remove is {name!r}, but must be a sweep on this host: eps prune sweeps/{found.sweep_id} removes it"
         )
-    prefix, jobs = known.jobs()
+    jobs = known.jobs()
     known.remove()
     # An interrupted trial can be resumed as a job, by its checkpoint.
-    told = f"; models and checkpoints of its trials stay: eps prune {prefix} --resumable removes them" if jobs else ""
+    told = (
+        f"; models and checkpoints of its trials stay: eps prune {trial_prefix(name)} --resumable removes them"
+        if jobs
+        else ""
+    )
     print(f"sweep {name} is removed{told}")
     return EXIT_OK
 

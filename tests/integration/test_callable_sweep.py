@@ -1,0 +1,138 @@
+"""Sweeps of a Python callable: each trial is a call in a process of its own that reports metrics."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hscheduler
+from eps.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+
+def swept(objective: Callable[[dict[str, Any]], Any], **sweep: Any) -> hscheduler.SweepReport:
+    return hscheduler.sweep(
+        {
+            "cluster": {"nodes": 1, "vcores": 2},
+            "sweep": {"trials": 4, "algorithm": "random", "stop": "none", "retries": 0, **sweep},
+            "space": {"width": {"uniform": [0, 1]}, "shape": {"choice": ["round", "square"]}},
+            "job": {"iterations": 9},
+        },
+        policy="static",
+        objective=objective,
+    )
+
+
+def good(point: dict[str, Any]) -> None:
+    for iteration in range(1, 10):
+        hscheduler.report(loss=point["width"] + 1 / iteration, accuracy=1 - point["width"], iteration=iteration)
+
+
+def test_each_call_is_a_trial_with_its_metrics() -> None:
+    found = swept(good, trials=5, feedback_iteration=3)
+    assert found["completed"] == 5
+    assert found["best"]["loss"] == min(trial["loss"] for trial in found["trials"])
+    for trial in found["trials"]:
+        assert trial["point"].keys() == {"width", "shape"}
+        assert trial["loss"] == pytest.approx(trial["point"]["width"] + 1 / 9)
+        assert trial["feedback"] == pytest.approx(trial["point"]["width"] + 1 / 3)
+        assert trial["started_s"] - trial["arrived_s"] < 1
+    assert found["resources"] == {"leaked": 0}
+
+
+def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
+    rule = {"stop": "sha", "eta": 2, "grace_iterations": 3}
+    found = swept(good, metric="accuracy", feedback_iteration=3, **rule)
+    phases = [trial["phase"] for trial in found["trials"]]
+    assert sorted(phases) == ["finished", "killed", "killed", "killed"] or phases.count("finished") >= 1
+    best = max(found["trials"], key=lambda trial: 1 - trial["point"]["width"])
+    assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
+
+
+@pytest.mark.parametrize("what", ["raises", "nothing", "other", "exits", "text", "backwards"])
+def test_a_callable_that_fails_says_why(what: str) -> None:
+    def fails(point: dict[str, Any]) -> None:
+        if what == "raises":
+            raise ValueError("no such shape")
+        if what == "exits":
+            os._exit(3)
+        if what == "other":
+            hscheduler.report(accuracy=0.5)
+        if what == "text":
+            hscheduler.report(loss="low")  # type: ignore[arg-type]
+        if what == "backwards":
+            hscheduler.report(loss=0.5, iteration=3)
+            hscheduler.report(loss=0.5, iteration=3)
+
+    (trial,) = swept(fails, trials=1)["trials"]
+    assert trial["phase"] == "failed"
+    told = {
+        "raises": "the callable raised ValueError: no such shape",
+        "nothing": "the callable reported nothing, but no loss: call report(loss=..., iteration=...)",
+        "other": "the callable reported accuracy, but no loss: call report(loss=..., iteration=...)",
+        "exits": "ended with exit code 3",
+        "text": "the callable raised ConfigError: a metric of report is not a number",
+        "backwards": "iteration is 3, but must be a whole number above 3, that of the last report",
+    }
+    assert told[what] in trial["why"]
+
+
+def test_a_callable_that_hangs_is_ended_at_its_limit() -> None:
+    def hangs(point: dict[str, Any]) -> None:
+        while True:
+            time.sleep(3600)
+
+    (trial,) = swept(hangs, trials=1, trial_timeout_s=1)["trials"]
+    assert (trial["phase"], trial["why"]) == ("killed", "it took longer than 1 s (trial_timeout_s)")
+
+
+def test_a_callable_whose_loss_diverges_is_killed() -> None:
+    def diverges(point: dict[str, Any]) -> None:
+        for iteration in range(1, 200):
+            hscheduler.report(loss=float("nan") if iteration == 5 else 1.0, iteration=iteration)
+            time.sleep(0.1)
+
+    (trial,) = swept(diverges, trials=1)["trials"]
+    assert trial["phase"] == "killed" and "training diverged: its loss is nan at iteration 5" in trial["why"]
+
+
+def test_wrong_uses_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="report is only for the callable of a sweep"):
+        hscheduler.report(loss=0.5)
+    with pytest.raises(ConfigError, match=r"'data' is not a setting of \[job\] for a callable"):
+        hscheduler.sweep({"job": {"data": "sklearn:digits"}}, objective=good)
+    with pytest.raises(ConfigError, match="must be a mapping with an objective"):
+        hscheduler.sweep(tmp_path / "sweep.toml", objective=good)
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match="cannot be pickled"):
+        swept(lambda point: lock)
+
+
+def test_a_study_suggests_settings_that_depend_on_each_other() -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3))
+
+    def suggest(trial: Any) -> dict[str, Any]:
+        kind = trial.suggest_categorical("kind", ["line", "disc"])
+        return {"kind": kind} | ({"radius": trial.suggest_float("radius", 0, 1)} if kind == "disc" else {})
+
+    def area(point: dict[str, Any]) -> None:
+        hscheduler.report(loss=point.get("radius", 0.5) ** 2, iteration=1)
+
+    sweep = {"trials": 6, "stop": "none"}
+    found = hscheduler.sweep({"sweep": sweep}, study=study, suggest=suggest, objective=area, policy="static")
+    assert found["completed"] == 6 == len(study.trials)
+    assert {tuple(sorted(trial["point"])) for trial in found["trials"]} == {("kind",), ("kind", "radius")}
+    assert study.best_value == found["best"]["loss"]
+    with pytest.raises(ConfigError, match="suggest raised KeyError: 'kind'"):
+        hscheduler.sweep({"sweep": sweep}, study=study, suggest=lambda trial: {}["kind"], objective=area)
+    with pytest.raises(ConfigError, match="suggest needs a study"):
+        hscheduler.sweep({"sweep": sweep}, suggest=suggest, objective=area)
