@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,14 @@ _SCRIPTS = ("state.js", "bands.js", "charts.js", "tables.js", "trial.js", "main.
 
 @dataclass(frozen=True)
 class Stops:
-    """What a reader of a live page may stop.
-
-    Both functions raise EpsError; ``sweep`` is None where a page has several sweeps.
-    """
+    """What a reader of a live page may stop.  The functions raise EpsError if they cannot."""
 
     #: Takes the trial.
     trial: Callable[[str], None]
-    sweep: Callable[[], None] | None = None
+    #: Takes the name of a running sweep.
+    sweep: Callable[[str], None]
+    #: Returns the names of the running sweeps.
+    sweeps: Callable[[], Sequence[str]]
 
 
 def page(reports: Reports, *, live: bool = False, ended_at: float | None = None, stops: Stops | None = None) -> str:
@@ -58,7 +58,7 @@ def page(reports: Reports, *, live: bool = False, ended_at: float | None = None,
     return document(
         "H-scheduler",
         asset(__name__, "body.html"),
-        {**_data(reports, live, ended_at), "stops": None if stops is None else {"sweep": stops.sweep is not None}},
+        _data(reports, live, ended_at, stops),
         styles=[asset(__name__, "page.css")],
         scripts=[asset(__name__, name) for name in _SCRIPTS],
         live=live,
@@ -83,9 +83,10 @@ def write_page(path: Path, reports: Reports, *, ended_at: float | None = None) -
     write_bytes_atomic(path, page(reports, ended_at=ended_at).encode(), mode=PUBLIC_MODE)
 
 
-def _data(reports: Reports, live: bool, ended_at: float | None) -> dict[str, Any]:
+def _data(reports: Reports, live: bool, ended_at: float | None, stops: Stops | None) -> dict[str, Any]:
     return {
         "live": live,
+        "stops": None if stops is None or not live else {"sweeps": list(stops.sweeps())},
         "reports": [content(each, ended_at=ended_at, live=live, logs=tails(each)) for each in reports.values()],
     }
 
@@ -125,7 +126,7 @@ class LiveReports:
         self._farewell.wait()
 
     def stop(self, wanted: Mapping[str, str]) -> Text:
-        """Stop what a request names: ``trial`` with its id, or ``sweep``; return what was done.
+        """Stop what a request names: a ``trial`` by its id, or a ``sweep`` by its name; return what was done.
 
         Raises
         ------
@@ -138,10 +139,11 @@ class LiveReports:
         if "trial" in wanted:
             stops.trial(wanted["trial"])
             return Text(_PLAIN, f"{wanted['trial']} is told to stop\n")
-        if "sweep" in wanted and stops.sweep is not None:
-            stops.sweep()
-            return Text(_PLAIN, "the sweep is told to stop\n")
-        raise ConfigError("name what to stop: a trial, or the sweep")
+        name, running = wanted.get("sweep", ""), stops.sweeps()
+        if name not in running:
+            raise ConfigError(f"sweep is {name!r}, but must be one that runs: {', '.join(running) or 'none does'}")
+        stops.sweep(name)
+        return Text(_PLAIN, f"sweep {name} is told to stop\n")
 
     def _latest(self) -> tuple[Reports, str, bool, Stops | None]:
         """Return the reports, the page's data as JSON, whether the sweep still runs, and what may be stopped."""
@@ -150,7 +152,7 @@ class LiveReports:
             made_by, made_s, reports, data = self._made
             if made_by is not look or time.monotonic() >= made_s + KEPT_S:
                 reports = look()
-                data = as_json(_data(reports, live, time.time()))
+                data = as_json(_data(reports, live, time.time(), stops))
                 self._made = look, time.monotonic(), reports, data
             return reports, data, live, stops
 

@@ -1,5 +1,5 @@
 // The whole page: its views, its events, and news of a running sweep.
-let isLive = DATA.live, reports = DATA.reports, isDrawn = false, newest = "", byChoice = null, later = 0;
+let { live: isLive, reports, stops } = DATA, isDrawn = false, newest = "", byChoice = null, later = 0;
 // The key comes with the address that the command printed, behind "#", which browsers never send.
 let key = null;
 function takeKey() {
@@ -8,7 +8,7 @@ function takeKey() {
   // A browser may forbid a page to keep anything: then the key lasts as long as the page is open.
   try { if (given) sessionStorage.setItem(name, key); else key ??= sessionStorage.getItem(name); } catch (error) { return; }
 }
-const canStop = () => Boolean(isLive && key && DATA.stops);
+const canStop = () => Boolean(isLive && key && stops);
 
 function chosenReport() { return reports.find((each) => each.policy === $("policy").value) || reports[0]; }
 function take(report) {
@@ -30,7 +30,10 @@ function drawTop() {
   $("state").textContent = sweep.state; $("state").className = `badge ${sweep.state}`;
   $("about").textContent = [sweep.name && sweep.data ? `${sweep.model ? `${sweep.model} on ` : ""}${sweep.data}` : "", `policy ${sweep.policy}`, sweep.stop ? `stopping rule ${sweep.stop}` : "",
     date && !Number.isNaN(+date) ? date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : ""].filter(Boolean).join(" · ");
-  $("stop-sweep").hidden = !canStop() || !DATA.stops.sweep;
+  const stoppable = canStop() ? stops.sweeps : [], which = $("which-sweep"), was = which.value;
+  $("stop-sweep").hidden = !stoppable.length; which.hidden = stoppable.length < 2;
+  which.replaceChildren(...stoppable.map((each) => el("option", { value: each }, each)));
+  if (stoppable.includes(was)) which.value = was;
   $("best").replaceChildren(...(best ? [
     el("div", { class: "what" }, `best ${sweep.metric}, of `, best.trial == null ? "a trial" : el("a", { href: linkTo(sweep.trials[best.trial]) }, sweep.trials[best.trial].id)),
     el("div", { class: "big" }, brief(best.value, 5)),
@@ -115,7 +118,7 @@ $("of").onchange = $("against").onchange = () => { plots = plots.filter((each) =
 $("find").oninput = () => { start = 0; drawTable(); };
 $("find-decision").oninput = () => { shownDecisions = DECISIONS; drawDecisions(); };
 $("more-decisions").onclick = () => { shownDecisions += DECISIONS; drawDecisions(); };
-$("stop-sweep").onclick = () => ask("Stop the sweep?  Its running trials end now, and no other starts.", "sweep", sweep.name);
+$("stop-sweep").onclick = () => ask(`Stop sweep ${$("which-sweep").value}?  Its running trials end now, and no other starts.`, "sweep", $("which-sweep").value);
 $("trials").tBodies[0].onclick = (event) => { const row = event.target.closest("tr"); if (row && !event.target.closest("a")) choose(+row.dataset.trial === chosen ? -1 : +row.dataset.trial); };
 $("trials").tBodies[0].onkeydown = (event) => {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], rows = [...$("trials").tBodies[0].rows], row = event.target.closest("tr");
@@ -152,7 +155,7 @@ async function refresh() {
     if (answer.ok) {
       const text = await answer.text();
       // A reader's open question, and what is under the pointer, stay as they are.
-      if (text !== newest && !$("sure").open) { newest = text; ({ reports, live: isLive } = JSON.parse(text)); draw(); }
+      if (text !== newest && !$("sure").open) { newest = text; ({ reports, live: isLive, stops } = JSON.parse(text)); draw(); }
     }
   } catch (error) {
     // The server has ended, restarts, or has too many connections.

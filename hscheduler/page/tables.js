@@ -1,5 +1,5 @@
 // The table of trials, which sorts, filters and has pages; and the list of decisions.
-const ROWS = 25, DECISIONS = 100;
+const ROWS = 25, DECISIONS = 60, COLLATOR = new Intl.Collator(undefined, { numeric: true });
 let order = null, start = 0, shownDecisions = DECISIONS;
 
 function columnsNow() {
@@ -32,11 +32,10 @@ function drawTable() {
   const columns = columnsNow(), keep = filterOf($("find").value, columns);
   const [by, sign] = order || [sweep.metric, sweep.direction === "maximize" ? -1 : 1], column = columns.find((c) => c.name === by) || columns[0];
   const rank = { finished: 0, training: 1, killed: 2 };
-  const rows = sweep.trials.map((t, k) => [t, k]).filter(([t]) => keep(t)).sort(([a, j], [b, k]) => {
-    const [u, v] = [column.read(a), column.read(b)];
+  const rows = sweep.trials.map((t, k) => [t, k, column.read(t)]).filter(([t]) => keep(t)).sort(([a, j, u], [b, k, v]) => {
     // Without an order of the reader's: the best first, then what runs, then what was stopped.
     if (u == null || v == null) return (u == null) - (v == null) || (order ? 0 : (rank[a.state] ?? 3) - (rank[b.state] ?? 3)) || j - k;
-    return sign * (typeof u === "number" && typeof v === "number" ? u - v : String(u).localeCompare(String(v), undefined, { numeric: true })) || j - k;
+    return sign * (typeof u === "number" && typeof v === "number" ? u - v : COLLATOR.compare(String(u), String(v))) || j - k;
   });
   start = Math.min(start, Math.max(0, Math.floor((rows.length - 1) / ROWS) * ROWS));
   const theme = themeNow(), focused = document.activeElement?.dataset?.column;

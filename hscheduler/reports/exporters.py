@@ -196,7 +196,9 @@ def _distributions(optuna_distributions: Any, report: Mapping[str, Any]) -> dict
         declared = space.get(name)
         kind, given = next(iter(declared.items()), ("", [])) if isinstance(declared, Mapping) else ("", [])
         if kind == "choice" or not all(type(value) in (int, float) for value in values):
-            choices = [_categorical(value) for value in given] if kind == "choice" else []
+            # A choice among sub-spaces names no value of its own.
+            options = [value for value in given if not isinstance(value, Mapping)] if kind == "choice" else []
+            choices = [_categorical(value) for value in options]
             found[name] = optuna_distributions.CategoricalDistribution(list(dict.fromkeys([*choices, *values])))
             continue
         bounds = [each for each in given[:2] if type(each) in (int, float)]

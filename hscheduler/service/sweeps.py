@@ -165,6 +165,11 @@ class Sweeps:
         names = dict.fromkeys([*self._scheduler.registry.sweeps, *self._sweeps])
         return {name: self._failed.get(name) or ("ended" if self.has_ended(name) else "running") for name in names}
 
+    def running(self) -> list[str]:
+        """Return the names of the sweeps that run."""
+        closed = self._scheduler.registry.closed
+        return [name for name, state in self.states().items() if name and state == "running" and name not in closed]
+
     def report(self, name: str) -> dict[str, Any]:
         """Return the report of a sweep (empty: of all jobs).  Raises as :func:`report_of`."""
         spec, tables = None, self._scheduler.registry.tables.get(name)

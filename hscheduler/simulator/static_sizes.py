@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eps.errors import EpsError
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS, JobSpec
 from hscheduler.core.jobs import Phase
 from hscheduler.core.words import counted
 from hscheduler.spec import Spec
@@ -19,6 +19,8 @@ from hscheduler.spec import Spec
 POLICY = "static"
 #: Most trials of a sweep that is simulated, and of all its sizes together: about two seconds.
 MOST_TRIALS, MOST_REPLAYED = 2_000, 3_000
+#: What the simulation of a trial needs, and earlier versions did not write.
+_MEASURED = {"iterations", "speeds", "curve", "resizes", "last_iteration_s"}
 
 
 def sizes_of(spec: Spec) -> dict[str, Spec]:
@@ -61,6 +63,10 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         return _none("the report has no specification of its sweep")
     if report["spec"].get("job", {}).get("on") == "yarn":
         return _none("the sweep's file does not have the size of the cluster on YARN")
+    if not all(_MEASURED <= trial.keys() for trial in report["trials"]):
+        return _none("the report is of an earlier version, which measured no speeds")
+    if any(name not in SETTINGS for trial in report["trials"] for name in trial["point"]):
+        return _none("its trials are calls of a Python function, whose size is fixed")
     if trials > MOST_TRIALS:
         return _none(f"it takes too long for more than {MOST_TRIALS} trials")
     if not all(Phase(trial["phase"]).ended for trial in report["trials"]):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eps.cli import main
 from eps.errors import ConfigError
 from eps.job.page import MOST_POINTS, JobPageServer, content, page_of, sizes
 from tests.cli.conftest import change_of, status_of
@@ -82,3 +84,14 @@ def test_it_is_served_from_the_first_status_on() -> None:
 def test_an_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(ConfigError, match=f"web is {port}, .*port"):
         JobPageServer(port)
+
+
+@pytest.mark.parametrize("flags", [["--detach"], ["--folds", "2"]])
+def test_a_page_needs_one_job_that_this_process_follows(
+    home: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    words = ["run", "--model", "softmax", "--data", "sklearn:digits", "--web", "0", *flags]
+    assert main(words) == 2
+    assert f"web is 0, but a page is not possible with {flags[0] if flags[0] == '--detach' else 'folds'}" in (
+        capsys.readouterr().err
+    )

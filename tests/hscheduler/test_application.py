@@ -516,7 +516,7 @@ def test_its_page_requests_only_its_own_figures() -> None:
         found = requests.get(page.url + "page.json", timeout=DEADLINE_S).json()
         assert found["live"] and [each["policy"] for each in found["reports"]] == ["static"]
         # YARN's proxy passes no POST.
-        assert requests.post(page.url + "stop?sweep=", timeout=DEADLINE_S).status_code == 404
+        assert requests.post(page.url + "stop?sweep=", timeout=DEADLINE_S).status_code == 501
         assert "# TYPE" in requests.get(page.url + "metrics", timeout=DEADLINE_S).text
     finally:
         page.close()

@@ -15,8 +15,9 @@ import pytest
 from eps.errors import ConfigError, DeadlineError, ResourceError
 from eps.system.web import as_json, asset
 from hscheduler import cli
-from hscheduler.page import PageServer, Stops, page
+from hscheduler.page import STOPPED, PageServer, Stops, page
 from hscheduler.page.content import content
+from hscheduler.runners import Here
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 
@@ -56,7 +57,15 @@ def test_markup_in_names_is_escaped(report):
 
 
 def test_the_charts_library_comes_with_its_licence():
-    assert "MIT License" in asset("eps.system.web", "uplot.LICENSE")
+    licence = asset("eps.system.web", "uplot.LICENSE")
+    assert "MIT License" in licence and licence in page({}), "in every copy"
+
+
+def test_a_sweep_that_has_not_started_cannot_be_stopped():
+    here = Here(Spec.of({"sweep": {"trials": 1}, "job": {"data": "sklearn:digits", "model": "softmax"}}), "elastic")
+    for stop in (lambda: here.stop_trial("trial-1", STOPPED), lambda: here.stop(STOPPED)):
+        with pytest.raises(ConfigError, match="the sweep has not started"):
+            stop()
 
 
 def fetch(address: str | urllib.request.Request) -> tuple[int, str]:
@@ -73,7 +82,7 @@ def test_it_is_served_while_a_sweep_runs(report):
     try:
         status, text = fetch(server.address)
         assert status == 200 and data_of(text) == {"live": True, "reports": [], "stops": None}, "it polls for updates"
-        assert json.loads(fetch(server.address + "page.json")[1]) == {"reports": [], "live": True}
+        assert json.loads(fetch(server.address + "page.json")[1]) == {"reports": [], "live": True, "stops": None}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
         assert status == 200 and data_of(text)["live"]
@@ -238,7 +247,7 @@ def test_only_the_reader_with_the_key_stops_trials(report):
     try:
         key = {"X-Key": server.key}
         assert post(server, "trial=trial-1", **key)[0] == 409, "nothing is shown that could be stopped"
-        server.show(lambda: {"elastic": report}, stops=Stops(stop))
+        server.show(lambda: {"elastic": report}, stops=Stops(stop, stopped.append, lambda: ["a b", "c"]))
         assert server.key not in fetch(server.address)[1], "other users of this host may read the page"
         refused = [
             {},
@@ -254,12 +263,12 @@ def test_only_the_reader_with_the_key_stops_trials(report):
         assert fetch(f"{server.address}stop?trial=trial-1")[0] == 404, "a link stops nothing"
         assert post(server, "trial=trial-1", **key) == (200, "trial-1 is told to stop\n")
         assert post(server, "trial=trial-9", **key) == (409, "trial is 'trial-9', but there is no such trial\n")
-        assert post(server, "sweep=", **key)[0] == 409, "a service has several"
+        assert post(server, "sweep=d", **key) == (409, "sweep is 'd', but must be one that runs: a b, c\n")
         assert post(server, "", **key)[0] == 409
         assert stopped == ["trial-1"]
-        server.show(lambda: {"elastic": report}, stops=Stops(stop, lambda: stopped.append("all")))
-        assert post(server, "sweep=", **key)[0] == 200
-        assert stopped == ["trial-1", "all"]
+        assert post(server, "sweep=a+b", **key) == (200, "sweep a b is told to stop\n")
+        assert stopped == ["trial-1", "a b"]
+        assert json.loads(fetch(server.address + "page.json")[1])["stops"] == {"sweeps": ["a b", "c"]}
         server.show(lambda: {"elastic": report}, live=False)
         assert post(server, "trial=trial-2", **key)[0] == 409, "it has ended"
     finally:

@@ -35,7 +35,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 CODE, JOB, ENVIRONMENT = "eps-code", "eps-job", "eps-env"
 _PACKAGES = ("eps", "hscheduler")
 #: Suffixes of code files, and of files that the code reads.
-_SHIPPED = (".py", ".css", ".html", ".js", ".properties")
+_SHIPPED = (".py", ".css", ".html", ".js", ".LICENSE", ".properties")
 #: Timeout for the test run of an interpreter on this machine.
 INTERPRETER_S = 20.0
 _FILE_MODE = 0o600

@@ -96,7 +96,10 @@ def document(
         body=body,
         # Only "<" can end the script element or begin a comment in it.
         data=as_json(data).replace("<", "\\u003c"),
-        scripts="\n".join([asset(common, "uplot.js"), asset(common, "base.js"), *scripts]),
+        # Every copy of uPlot has its licence.
+        scripts="\n".join(
+            [f"/* {asset(common, 'uplot.LICENSE')} */", asset(common, "uplot.js"), asset(common, "base.js"), *scripts]
+        ),
     )
 
 

@@ -132,7 +132,11 @@ def serve(args: argparse.Namespace) -> int:
         if page is not None:
             page.show(
                 lambda: {service.scheduler.settings.policy: service.sweeps.report("")},
-                stops=Stops(lambda trial: service.scheduler.cancel_trial(trial, STOPPED)),
+                stops=Stops(
+                    lambda trial: service.scheduler.cancel_trial(trial, STOPPED),
+                    lambda name: service.scheduler.close_sweep(name, STOPPED),
+                    service.sweeps.running,
+                ),
             )
             print(f"its page: {page.link} (metrics for Prometheus at {page.address}metrics)", flush=True)
         while not told.wait(CHECK_S):

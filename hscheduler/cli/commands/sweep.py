@@ -151,7 +151,9 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
             server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
             print(f"the sweep's page, while it runs: {server.link}", flush=True)
-            stops = Stops(lambda trial: here.stop_trial(trial, STOPPED), lambda: here.stop(STOPPED))
+            stops = Stops(
+                lambda trial: here.stop_trial(trial, STOPPED), lambda name: here.stop(STOPPED), lambda: [place.name]
+            )
             # There is no report before the start.
             server.show(
                 lambda: {} if (found := here.report()) is None else {policy: {"name": place.name, **found}}, stops=stops
