@@ -63,7 +63,7 @@ def test_an_interruption_reports_the_results(
     found = {**report, "completed": finished, "best": report["best"] if finished else None}
     running = Interrupted(found, finished is not None)
     # Whether it can be trained does not matter here.
-    monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
+    monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec, **options: None)
     monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points: running)
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
     spec.write_text(SPEC)
