@@ -64,7 +64,7 @@ def test_an_interruption_reports_the_results(
     running = Interrupted(found, finished is not None)
     # Whether it can be trained does not matter here.
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec, **options: None)
-    monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points: running)
+    monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points, **options: running)
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
     spec.write_text(SPEC)
     assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130
