@@ -58,7 +58,7 @@ _SPACE = """\
 | `{ quniform = [a, b, step] }` | multiples of `step` between a and b |
 | `{ randint = [a, b] }` | whole numbers from a to b - 1 |
 | `{ choice = [x, y, ...] }` | one of the list |
-| `{ choice = [{ ... }, { ... }] }` | the settings of one table, each fixed or searched; its name is free |
+| `{ choice = [{ ... }, { ... }] }` | the settings of one of the tables, fixed or searched; may be nested |
 
 `[job]` has the settings that all trials share, as in [a job's file](#a-jobs-file).
 """

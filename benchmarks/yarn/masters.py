@@ -49,7 +49,7 @@ from eps.storage.locations import RemotePath  # noqa: E402
 from eps.system.threads import expect_many_threads  # noqa: E402
 from eps.system.waits import wait_for  # noqa: E402
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings  # noqa: E402
-from hscheduler.live.sweep import Sweep, opened_of  # noqa: E402
+from hscheduler.live.sweep import Sweep  # noqa: E402
 from hscheduler.spec import Spec  # noqa: E402
 from tests.fakes.members import Members  # noqa: E402
 from tests.fakes.yarn import FakeContainer, FakeYarn  # noqa: E402
@@ -161,7 +161,7 @@ def run(trials: int, clocks_per_s: float, window_s: float) -> dict[str, Any]:
             began_s = time.monotonic()
             scheduler = LiveScheduler(spec.cluster.capacities(), LiveSettings("static", threshold=trials))
             sweep = Sweep(spec, "static")
-            scheduler.open_sweep(opened_of(spec, "sweep"))
+            scheduler.open_sweep(spec.opened("sweep"))
             threading.Thread(target=sweep.feed, args=(scheduler,), name="sweep", daemon=True).start()
 
             def training() -> int:

@@ -38,6 +38,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import find_job
+from eps.storage.record import SUPERVISOR_KILLED
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -54,6 +55,9 @@ ENDS = "H-scheduler ends"
 END_TIMEOUT_S = 10.0
 #: The same on another host: first its results are downloaded.
 END_ELSEWHERE_TIMEOUT_S = 60.0
+#: Seconds from the loss of a recorded job's processes until it counts as failed.  Whatever kills all processes of this
+#: host kills this one meanwhile, and the next scheduler resumes the job from its checkpoint.
+LOST_GRACE_S = 1.0
 #: How long a poll of a change waits; orders that arrive meanwhile wait for it.
 _LOOK_S = 0.1
 #: Pause between polls, if the master answers at once.
@@ -198,6 +202,8 @@ class LiveJob:
         self._closing = threading.Event()
         #: The loop exits and leaves the job as it is.
         self._leaving = False
+        #: Set with either: the end of the job is not held back any more.
+        self._hurries = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"job {self.name}", daemon=True)
         self._watcher: threading.Thread | None = None
         self._thread.start()
@@ -245,6 +251,7 @@ class LiveJob:
     def leave(self) -> None:
         """Stop watching the job, which keeps running, after the current action."""
         self._leaving = True
+        self._hurries.set()
         self._news.put(None)
         self._thread.join(2 * self._end_timeout_s)
 
@@ -261,6 +268,7 @@ class LiveJob:
     def close(self) -> None:
         """End the job, in any stage, and wait for its threads."""
         self._closing.set()
+        self._hurries.set()
         self._news.put(None)
         self._thread.join(2 * self._end_timeout_s)
         if self._thread.is_alive():
@@ -331,8 +339,11 @@ class LiveJob:
                     self._tell(state.lost(_reason_of(news), now_s))
                 case dict():
                     self.report = news
-                    self._closing.wait(state.waits_s(news, self._restart_s, now_s))
-                    self._tell(state.ended(news, time.monotonic()))
+                    is_lost = self._launch.detached and news.get("reason") == SUPERVISOR_KILLED
+                    wait_s = max(state.waits_s(news, self._restart_s, now_s), LOST_GRACE_S if is_lost else 0.0)
+                    self._hurries.wait(wait_s)
+                    if not self._leaving:
+                        self._tell(state.ended(news, time.monotonic()))
                 case _:
                     news()
         except Exception as error:

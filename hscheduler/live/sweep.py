@@ -141,6 +141,8 @@ class Sweep:
         #: Seconds from the sweep's start at which trials arrive, unless they arrive when they can start.
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._due_s = next(self._arrivals)
+        #: Whether trials arrive when they can start.  If no point of the space works, all are refused at once.
+        self._waits_for_room = self.spec.opened(name).coming is not None
         self._trials: list[_Trial] = []
         #: The jobs of all trials.
         self._jobs: dict[str, Submission] = {}
@@ -238,10 +240,13 @@ class Sweep:
                 self._most = len(self._trials)
                 self._end_all(scheduler)
             # Before the results are told: the source then knows those that made room for the trial.
-            left_s = self._arrives_in_s(scheduler)
+            left_s, submitted = self._arrives_in_s(scheduler), len(self._jobs)
             for trial in self._trials:
                 if not trial.is_reported:
                     self._look_at(trial, scheduler)
+            if len(self._jobs) > submitted:
+                # A retry may have taken the containers: ask again.
+                continue
             over = sum(trial.is_reported for trial in self._trials)
             if over >= self._most:
                 return
@@ -255,7 +260,7 @@ class Sweep:
 
     def _arrives_in_s(self, scheduler: LiveScheduler) -> float:
         """Return the seconds until the next trial arrives, if any is left; infinity if it cannot start yet."""
-        if self.spec.sweep.arrival:
+        if not self._waits_for_room:
             return scheduler.registry.opened_s.get(self.name, 0.0) + self._due_s - scheduler.now_s()
         return 0.0 if len(self._trials) < self._most and scheduler.wants_trial(self.name) else math.inf
 

@@ -433,13 +433,26 @@ def static_text(report: Mapping[str, Any]) -> str:
     static = next((each for each in (report.get("static") or {}).get("sizes", ()) if each["asked"]), None)
     if static is None:
         return ""
-    feedback = report["summary"]["early_feedback_mean_s"], static["early_feedback_mean_s"]
+    feedback = _feedback_s(report), static["early_feedback_mean_s"]
     told = "" if None in feedback else f", early feedback {_in_s(feedback[0])} against {_in_s(feedback[1])}"
     finished = "" if static["finished"] == report["completed"] else f"; {static['finished']} trials finish there"
     times = (
         f"{report['policy']} {_in_s(report['makespan_s'])}, static {_in_s(static['makespan_s'])} (simulated{finished})"
     )
     return f"{times}{told}"
+
+
+def _feedback_s(report: Mapping[str, Any]) -> float | None:
+    """Return the mean seconds to early feedback, as those of static sizes count.
+
+    From the arrival of a trial; from the start of the sweep if points are drawn when trials can start, which depends on
+    the policy: :mod:`hscheduler.simulator.static_sizes` has them all at once.
+    """
+    if report["spec"]["sweep"].get("arrival", "") not in ("", "burst"):
+        found: float | None = report["summary"]["early_feedback_mean_s"]
+        return found
+    known = [trial for trial in report["trials"] if trial["early_feedback_s"] is not None]
+    return float(mean(trial["arrived_s"] + trial["early_feedback_s"] for trial in known)) if known else None
 
 
 def sizes_text(report: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -208,6 +208,10 @@ class Here:
         hints = ("interrupted: no trial had started",) if found is None else ()
         if self._place is None:
             return Outcome(found, hints=hints)
+        if found is not None:
+            # Only for the list of sweeps: the record has all of it.
+            with suppress(StorageError):
+                write_json_atomic(self._place.report_path, found, mode=PUBLIC_MODE)
         resumes = f"{self._place.resume_command} continues it, with every result"
         return Outcome(found, hints=(*hints, resumes), kept=self._place.kept())
 
@@ -217,7 +221,8 @@ class Here:
     def _look_back(self) -> None:
         """Load the views with what the scheduler knows; runs on its thread."""
         scheduler = self.sweep.scheduler
-        assert scheduler is not None
+        if not self._views or scheduler is None:
+            return
         record = scheduler.registry.timeline.snapshot(self.sweep.name)
         past = {trial.job_id: trial for trial in scheduler.look_ups.trials(self.sweep.name)}
         record.trials = dict(sorted((past | record.trials).items(), key=lambda item: item[1].arrived_s))

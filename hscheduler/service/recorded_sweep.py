@@ -284,7 +284,7 @@ class RecordedSweep:
 
     def titled(self, report: Mapping[str, Any], state: SweepState) -> dict[str, Any]:
         """Return a report with the name of the sweep and its state."""
-        return {"name": self.name, "state": str(state), **report}
+        return {**report, "name": self.name, "state": str(state)}
 
     def jobs(self) -> list[JobDir]:
         """Return its jobs under ``EPS_HOME``."""

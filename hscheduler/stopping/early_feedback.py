@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from hscheduler.core.cohort import Cohort
 from hscheduler.core.decisions import Decision, Kill
 from hscheduler.core.jobs import EARLIER, worst
+from hscheduler.core.words import counted
 
 
 def stop_nothing(cohort: Cohort) -> Decision:
@@ -30,10 +31,10 @@ def stop_the_worst(cohort: Cohort) -> Decision:
     if not cohort.is_crowded:
         return Decision()
     job = cohort.worst_in_training()
+    tie = _tie(job.feedback, (other.feedback for other in cohort.in_training() if other is not job))
     sentence = (
-        f"{job.job_id} is killed: {len(cohort.in_training())} jobs of {cohort.sweep} are in the training phase, the "
-        f"threshold is {cohort.threshold}, and its early feedback {job.feedback:g} is the worst"
-        + _tie(job.feedback, (other.feedback for other in cohort.in_training() if other is not job))
+        f"{job.job_id} is killed: its early feedback {job.feedback:g} is the worst of "
+        f"{counted(len(cohort.in_training()), 'trial')} in training{tie}, and the threshold is {cohort.threshold}"
     )
     return Decision((Kill(job.job_id),), sentence)
 
@@ -48,8 +49,8 @@ def stop_the_outranked(cohort: Cohort) -> Decision:
         job = running.get(number)
         if job is not None:
             sentence = (
-                f"{job.job_id} is killed: {cohort.threshold} running or finished jobs of {cohort.sweep} have better "
-                f"early feedback than its {job.feedback:g}"
+                f"{job.job_id} is killed: {counted(cohort.threshold, 'running or finished trial')} "
+                f"{'has' if cohort.threshold == 1 else 'have'} better early feedback than its {job.feedback:g}"
                 + _tie(job.feedback, (value for other, value in ranked.items() if other != number))
             )
             return Decision((Kill(job.job_id),), sentence)

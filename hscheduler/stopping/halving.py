@@ -73,7 +73,7 @@ def _place(cohort: Cohort, rung: int, places: int, fresh: Sequence[Job], paused:
     promoted = _ranked([job for job in paused if job.number in safe], ranking)
     stopped = [job for job in fresh if job.number not in safe | out]
     sentences = [_promotion(promoted, among)] if promoted else []
-    behind = f"{counted(unknown, 'other trial')} of {cohort.sweep} may be better"
+    behind = f"{counted(unknown, 'other trial')} may be better"
     sentences += [f"{job.job_id} is paused at iteration {iteration}: {behind}" for job in stopped]
     kills = []
     for job in _ranked([job for job in (*fresh, *paused) if job.number in out], ranking):
@@ -92,7 +92,7 @@ def _last(cohort: Cohort, paused: Mapping[int, Sequence[Job]]) -> Decision:
             [best], [], [f"{best.job_id} resumes: it is the best at iteration {iteration}, and none has finished"]
         )
     jobs = [job for _, each in sorted(paused.items()) for job in each]
-    why = f"no trial of {cohort.sweep} is left whose result could promote it"
+    why = "no trial is left whose result could promote it"
     kills = [Kill(job.job_id, f"{job.job_id} is killed: {why}") for job in jobs]
     names = listed([job.job_id for job in jobs])
     return _decision([], [], [f"{names} {'is' if len(jobs) == 1 else 'are'} killed: {why}"], kills)

@@ -10,6 +10,7 @@ import pytest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.rungs import Stopping
+from hscheduler.live.sweep import Sweep
 from hscheduler.policies import POLICIES
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.run import simulate
@@ -138,6 +139,15 @@ def test_the_size_to_wait_for_is_the_smallest_one_that_is_searched():
     assert opened.coming is not None
     assert (opened.coming.workers, opened.coming.servers) == (1, 1)
     assert Spec.of(tables(arrival="burst")).opened("s").coming is None
+
+
+def test_a_sweep_whose_points_never_work_does_not_wait_for_a_cluster_that_could_start_them():
+    job = {"model": "softmax", "data": "sklearn:digits", "workers": 1, "servers": 99}
+    spec = Spec.of({"sweep": {"trials": 3, "algorithm": "random"}, "space": {"l2": {"uniform": [0, 1]}}, "job": job})
+    assert spec.opened("s").coming is None
+    found = Sweep(spec, "static").run()
+    assert [trial["phase"] for trial in found["trials"]] == ["failed"] * 3
+    assert all("servers is 99" in trial["why"] for trial in found["trials"])
 
 
 class Drawing(History):

@@ -64,8 +64,8 @@ def test_an_interruption_reports_the_results(
     running = Interrupted(found, finished is not None)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     # Whether it can be trained does not matter here.
-    monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
-    monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points, name: running)
+    monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec, **named: None)
+    monkeypatch.setattr("hscheduler.runners.Sweep", lambda *given, **named: running)
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
     spec.write_text(SPEC)
     assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130

@@ -276,6 +276,21 @@ def test_losses_are_reported_with_their_times(watched: Watched) -> None:
     assert losses[-1] == (0.0, 1003, 1.0) and losses[0] == (19 * 50 * 0.25, 53, 1.0)
 
 
+def test_a_recorded_job_that_is_lost_with_its_scheduler_has_not_failed(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LOST_GRACE_S", TIMEOUT_S)
+    recorded = live.LiveJob("a", live.Launch("sweep-a", JobSpec(), detached=True), "loss", 10, watched.said.put)
+    recorded.obey(1, e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
+    watched.next(e.JobStarted)
+    # All processes are killed, the jobs first.
+    watched.fake.report = {**watched.fake.report, "state": "killed", "reason": SUPERVISOR_KILLED}
+    watched.fake.finish()
+    wait_for(lambda: recorded.report is not None, TIMEOUT_S, "the end of the job")
+    recorded.leave()
+    assert watched.silent() and not recorded.is_alive
+
+
 def test_a_job_whose_supervisor_crashed_has_failed(watched: Watched) -> None:
     watched.start()
     watched.fake.report = {**watched.fake.report, "state": "killed", "reason": SUPERVISOR_KILLED}

@@ -152,11 +152,15 @@ def test_the_comparison_is_a_line_after_the_sweep(report: dict[str, Any]) -> Non
     assert static_text(report) == static_text({**report, "static": None}) == ""
     size = {"size": "2 workers", "makespan_s": 99.0, "early_feedback_mean_s": 7.0, "finished": 8, "asked": True}
     report |= {"makespan_s": 66.04, "completed": 8, "static": {"sizes": [{**size, "asked": False}, size], "why": ""}}
-    report["summary"]["early_feedback_mean_s"] = 3.0
+    report["trials"] = [{"arrived_s": 2.0, "early_feedback_s": 1.0}, {"arrived_s": 0.0, "early_feedback_s": None}]
     told = "elastic 66.0 s, static 99.0 s (simulated), early feedback 3.0 s against 7.0 s"
     assert static_text(report) == told
     report |= {"completed": 5}
     assert static_text(report) == told.replace("(simulated)", "(simulated; 8 trials finish there)")
+    # Trials that arrive by themselves wait from then on.
+    report["spec"] = {"sweep": {"arrival": "poisson:2s"}}
+    report["summary"]["early_feedback_mean_s"] = 5.0
+    assert "early feedback 5.0 s against 7.0 s" in static_text(report)
 
 
 def test_a_static_sweep_is_compared_with_nothing(report: dict[str, Any]) -> None:

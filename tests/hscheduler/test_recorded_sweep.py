@@ -139,6 +139,13 @@ def test_a_sweep_that_runs_is_neither_resumed_nor_removed(capsys: pytest.Capture
     assert place.state() is SweepState.INTERRUPTED
 
 
+def test_a_service_refuses_the_folder_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    place = sweep_of("mine")
+    assert cli.main(["serve", "--state", str(place.path)]) == 2
+    told = f"{place.path} belongs to a sweep: hscheduler sweep --resume mine continues it; or use another --state"
+    assert told in capsys.readouterr().err
+
+
 def test_a_record_of_another_version_is_refused_with_both_versions(capsys: pytest.CaptureFixture[str]) -> None:
     place = sweep_of("mine")
     with closing(sqlite3.connect(place.path / "record.sqlite")) as database, database:

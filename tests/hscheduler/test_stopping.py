@@ -181,7 +181,7 @@ def test_asha_ends_what_nothing_can_promote_and_finishes_one():
     assert table.reach(1, 0.4) == {1: "Promote"}, "all are paused: the best trains to its end"
     assert "none has finished" in table.said[-1]
     assert table.end(1, 0.1) == {0: "Kill"}
-    assert table.said[-1] == "t0 is killed: no trial of sweep is left whose result could promote it"
+    assert table.said[-1] == "t0 is killed: no trial is left whose result could promote it"
 
 
 def test_asha_counts_a_trial_that_failed_at_its_next_rung_only():

@@ -312,7 +312,7 @@ def test_a_service_has_a_page_and_metrics(tmp_path: Path) -> None:
     served = Served(tmp_path / "service")
     served.start("--web", "0")
     assert served.process is not None and served.process.stdout is not None
-    address = re.search(r"http://[^ ]+", served.process.stdout.readline())
+    address = re.search(r"http://[^ #]+", served.process.stdout.readline())
     assert address is not None
     with served.client() as client:
         job = client.submit_job("digits", JobSpec.from_dict(JOB))

@@ -391,7 +391,7 @@ class TestSection6:
             toy.feed(name, feedback)
         toy.settle()
         assert toy.over == {"b": Phase.KILLED}
-        assert "2 running or finished jobs of sweep have better early feedback than its 0.3" in toy.job("b").why
+        assert "2 running or finished trials have better early feedback than its 0.3" in toy.job("b").why
 
     def test_static_queues(self):
         toy = Toy.of(1, POLICIES["static"])

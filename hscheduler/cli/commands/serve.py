@@ -33,6 +33,7 @@ from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import SweepView
 from hscheduler.service.directory import ServiceDir, parse_address
 from hscheduler.service.main import Service, ServiceSettings, forget
+from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.spec import ClusterSpec
 
 #: Seconds between two checks of the scheduler.
@@ -175,7 +176,12 @@ _OF_APPLICATION = (
 
 
 def _check_no_application(directory: ServiceDir) -> None:
-    """Reject the directory of a service on YARN until its results are fetched."""
+    """Reject the folder of a sweep, and the directory of a service on YARN until its results are fetched."""
+    place = RecordedSweep(directory.path)
+    if place.settings_path.exists():
+        raise ConfigError(
+            f"{directory.path} belongs to a sweep: {place.resume_command} continues it; or use another --state"
+        )
     if not directory.is_application():
         return
     known = ApplicationDir(directory.path)
