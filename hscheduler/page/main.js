@@ -1,5 +1,5 @@
 // The whole page: its views, its events, and news of a running sweep.
-let { live: isLive, reports, stops } = DATA, isDrawn = false, newest = "", byChoice = null, later = 0;
+let { live: isLive, reports, stops } = DATA, isDrawn = false, isStale = true, newest = "", byChoice = null, later = 0;
 // The key comes with the address that the command printed, behind "#", which browsers never send.
 let key = null;
 function takeKey() {
@@ -17,7 +17,7 @@ function take(report) {
   chosen = id == null ? -1 : sweep.trials.findIndex((t) => t.id === id);
   byResult = byChoice ?? sweep.trials.length > MOST_HUES;
   $("colour").value = byResult ? "result" : "trial";
-  ids = new Map(sweep.trials.map((t) => [t.id, t]));
+  ids = new Map(sweep.trials.map((t, k) => [t.id, k]));
   rank(); laid = stacked(sweep.trials);
 }
 
@@ -75,21 +75,25 @@ function draw() {
   const of = [["curve", "training loss"], ...(sweep.has_values ? [["values", sweep.metric]] : [])];
   if ($("of").options.length !== of.length) { $("of").replaceChildren(...of.map(([key, name]) => el("option", { value: key }, name))); $("of").value = of[of.length - 1][0]; }
   $("of").hidden = of.length < 2; $("h-curves").textContent = of.length < 2 ? "Training loss" : "Curves";
-  plots = [];
   drawTop();
-  const wanted = location.hash.match(/^#trial\/(.+)$/), trial = wanted ? sweep.trials.findIndex((t) => t.id === decodeURIComponent(wanted[1])) : -1;
-  const isTrial = trial >= 0, moved = $("trial").hidden === isTrial;
+  isStale = true;
+  show();
+}
+// Show the view that the address names.  The sweep's is drawn again only if its data or its window have changed.
+function show() {
+  const wanted = location.hash.match(/^#trial\/(.+)$/), trial = wanted ? ids.get(decoded(wanted[1])) ?? -1 : -1, isTrial = trial >= 0;
   $("sweep").hidden = isTrial; $("trial").hidden = !isTrial;
   clearTimeout(later);
-  if (isTrial) { chosen = trial; plots = drawTrial(trial); }
-  else {
-    // The first part is painted before the others are drawn.
-    const parts = [...PARTS], step = () => { parts.shift()(); if (parts.length) later = setTimeout(step); else done(); };
-    if (isDrawn) { for (const part of parts) part(); done(); } else step();
-  }
-  return moved;
+  if (isTrial) { chosen = trial; drawTrial(trial); return; }
+  if (!isStale) { mark(); return; }
+  plots = [];
+  // The first part is painted before the others are drawn.
+  const parts = [...PARTS], step = () => { parts.shift()(); if (parts.length) later = setTimeout(step); else done(); };
+  if (isDrawn) { for (const part of parts) part(); done(); } else step();
 }
-function done() { isDrawn = true; }
+// A reader may have written the address.
+function decoded(text) { try { return decodeURIComponent(text); } catch (error) { return text; } }
+function done() { isDrawn = true; isStale = false; }
 function redraw() { for (const each of [drawBands, drawAnytime, drawCurves, drawSpace]) each(); }
 
 // ---- stopping
@@ -135,7 +139,7 @@ let kept = 0;
 window.addEventListener("hashchange", () => {
   if (!$("sweep").hidden) kept = window.scrollY;
   takeKey();
-  draw();
+  if (sweep) { drawTop(); show(); }
   if ($("trial").hidden) window.scrollTo(0, kept); else { window.scrollTo(0, 0); $("trial").querySelector("h1").focus(); }
 });
 let width = window.innerWidth;

@@ -46,12 +46,15 @@ function hover(k, event, more) {
   hovered = k;
   for (const each of plots) each.highlight();
 }
+function mark() {
+  for (const each of plots) each.highlight();
+  for (const row of document.querySelectorAll("#trials tbody tr")) row.classList.toggle("chosen", +row.dataset.trial === chosen);
+  markDecisions();
+}
 function choose(k) {
   if (k === chosen) return;
   chosen = k; hovered = -1; showTip(null, null);
-  for (const each of plots) each.highlight();
-  for (const row of document.querySelectorAll("#trials tbody tr")) row.classList.toggle("chosen", +row.dataset.trial === k);
-  markDecisions();
+  mark();
   $("spoken").textContent = k < 0 ? "nothing selected" : describe(k).join("; ");
 }
 // The arrow keys go from trial to trial in the order in which they started; enter opens one, escape lets go.

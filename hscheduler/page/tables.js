@@ -58,7 +58,7 @@ function drawTable() {
 }
 // A sentence with a link for each trial that it names.
 function linked(sentence) {
-  return sentence.split(/([\w.:@-]*\w)/).map((part) => ids.has(part) ? el("a", { href: linkTo(ids.get(part)) }, part) : part);
+  return sentence.split(/([\w.:@-]*\w)/).map((part) => ids.has(part) ? el("a", { href: linkTo(sweep.trials[ids.get(part)]) }, part) : part);
 }
 const decided = ([at, sentence, about]) => el("li", { "data-about": about.join(" ") }, el("time", {}, seconds(at)), el("span", {}, ...linked(sentence)));
 function drawDecisions() {

@@ -21,15 +21,14 @@ function drawTrial(k) {
         : el("p", { class: "note" }, t.at[1] == null ? "none yet" : `one, ${seconds(t.at[1])} to ${t.at[4] == null ? "now" : seconds(t.at[4])}`))),
     el("section", {}, el("div", { class: "head" }, el("h2", {}, "Decisions about it")), about.length ? el("ol", { class: "decisions", id: "trial-decisions" }, ...about.map(decided)) : el("p", { class: "note" }, "none")),
     t.log ? el("section", {}, el("div", { class: "head" }, el("h2", {}, "Log"), el("p", { class: "note" }, t.log[0])), el("pre", { id: "log", tabindex: "0" }, t.log.slice(1).join("\n"))) : "");
-  const points = t.values || t.curve, from = t.at[1] ?? t.at[0], end = t.at[4] ?? sweep.makespan_s, mine = [];
+  const points = t.values || t.curve, from = t.at[1] ?? t.at[0], end = t.at[4] ?? sweep.makespan_s;
   const span = [from, end > from ? end : from + 1], held = t.held.filter(([at]) => at <= span[1]);
   const changes = held.filter(([, w, s], n) => n && w + s > 0);
   if (points.length) {
     const whole = usual(points.map((p) => p[2])), log = spread(whole);
-    mine.push(new Plot(curve, { height: 230, label: `${t.values ? sweep.metric : "training loss"} of ${t.id} over time`, x: timeAxis(span), y: { range: airy(whole, log), log },
-      draw: (ctx, x, y, u) => { drawChanges(ctx, changes, x, u); drawLine(ctx, points, (p) => p[0], x, y); } }));
+    new Plot(curve, { height: 230, label: `${t.values ? sweep.metric : "training loss"} of ${t.id} over time`, x: timeAxis(span), y: { range: airy(whole, log), log },
+      draw: (ctx, x, y, u) => { drawChanges(ctx, changes, x, u); drawLine(ctx, points, (p) => p[0], x, y); } });
   } else curve.replaceChildren(el("p", { class: "note" }, "no value yet"));
-  mine.push(plotSizes(sizes, held, timeAxis(span), `containers of ${t.id} over time`));
+  plotSizes(sizes, held, timeAxis(span), `containers of ${t.id} over time`);
   sizes.after(el("div", { class: "key" }, el("span", {}, el("i", { style: "background:var(--c0)" }), "workers"), el("span", {}, el("i", { style: "background:var(--c1)" }), "servers, below")));
-  return mine;
 }
