@@ -45,8 +45,8 @@ on = "yarn"
 staging = "{staging}"
 """
 REPORT: dict[str, Any] = {
-    "policy": "elastic", "makespan_s": 1.0, "completed": 2, "phases": {"finished": 2, "killed": 0, "failed": 0},
-    "utilisation": 0.5,
+    "policy": "elastic", "metric": "loss", "makespan_s": 1.0, "completed": 2, "utilisation": 0.5,
+    "phases": {"finished": 2, "killed": 0, "failed": 0},
     "summary": {"queueing_median_s": 0.0, "early_feedback_mean_s": None, "resizing_share": None},
     "best": {"job_id": "trial-2", "metric": "loss", "loss": 0.25, "point": {"learning_rate": 0.2}},
     "trials": [

@@ -72,8 +72,8 @@ def test_the_line_of_a_decided_end_does_not_repeat_the_decision() -> None:
 def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest.MonkeyPatch, sweep_ends: bool) -> None:
     told: list[str] = []
     screen = SimpleNamespace(tell=told.extend, close=lambda: None)
-    monkeypatch.setattr(sweep_command, "Screen", lambda stream, lines: screen)
-    monkeypatch.setattr(sweep_command.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sweep_command, "Screen", lambda stream, drawn: screen)
+    monkeypatch.setattr(sweep_command, "is_live", lambda stream: True)
     running = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
     here: Any = SimpleNamespace(sweep=running, viewers=[])
     stack: Any = SimpleNamespace(callback=lambda function: None)

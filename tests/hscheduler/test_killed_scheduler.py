@@ -309,7 +309,7 @@ def test_an_id_submitted_twice_at_once_is_used_once(tmp_path: Path, monkeypatch:
         ("a", {"rate": math.nan}, "must be JSON"),
         ("a b", {}, "must be 1 to 64 letters"),
         ("../a", {}, "must be 1 to 64 letters"),
-        ("a" * 60, {}, "must be 1 to 64 letters"),
+        ("a" * 65, {}, "must be 1 to 64 letters"),
     ),
 )
 def test_jobs_that_could_not_be_recorded_or_started_are_refused_at_once(

@@ -29,14 +29,14 @@ LOOK = Look(
     12.5,
     "elastic",
     "loss",
-    4,
-    [
+    trials=4,
+    rows=[
         Row("a", 0.0, Phase.TRAINING, workers=3, servers=2, sweep="one"),
         Row("b", 0.0, Phase.TRAINING, workers=1, servers=1, sweep='t"wo'),
         Row("c", 0.0, sweep="one"),
     ],
-    [("c", "it waits")],
-    1,
+    queue=[("c", "it waits")],
+    num_queued=1,
     num_decisions=7,
     best=Row("d", 0.0, Phase.FINISHED, result=0.25),
     vcores=16,

@@ -44,7 +44,7 @@ from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
-from hscheduler.reports.news import failures
+from hscheduler.reports.news import ends, failures
 from hscheduler.reports.report import measures_table, sizes_text, stopping_rule, table
 from hscheduler.reports.view import SweepView
 from hscheduler.runners import (
@@ -287,7 +287,10 @@ def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Names
     stack.callback(screen.close)
 
     def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        if lines := failures(commands, here.sweep.name_of):
+        # The jobs that end with the sweep are not listed one by one.
+        scheduler = here.sweep.scheduler
+        over = [] if scheduler is not None and scheduler.has_ended else ends(commands)
+        if lines := failures(commands, here.sweep.name_of) + over:
             screen.tell(lines)
 
     here.viewers.append(tell)
