@@ -51,8 +51,18 @@ from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
+from hscheduler.core.space import (
+    Dimension,
+    Space,
+    corners,
+    draw_point,
+    duplicates,
+    is_finite,
+    is_number,
+    samples,
+    space_of,
+)
 from hscheduler.policies import POLICIES
-from hscheduler.space import Dimension, Space, corners, draw_point, duplicates, is_finite, is_number, samples, space_of
 from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.

@@ -18,7 +18,7 @@ import numpy as np
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
-from hscheduler.space import Branch, Dimension, Space
+from hscheduler.core.space import Branch, Dimension, Space
 from hscheduler.spec import Spec
 
 Point = dict[str, Any]

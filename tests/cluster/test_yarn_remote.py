@@ -256,7 +256,7 @@ def test_of_a_job_that_yarn_ended_from_outside_it_is_known_what_its_master_left_
         assert job.history() == history and job.report()["history"] == history and job.report()["changes"] == changes
         job.fetch()
     page = world.hdfs.find(f"{FOLDER}/results/page.html").content
-    assert page is not None and b"<h1>a9a: killed</h1>" in page and b"clock 5 of 200" in page
+    assert page is not None and b'"name":"a9a","state":"killed"' in page and b"clock 5 of 200" in page
 
 
 def test_while_its_folder_cannot_be_read_its_end_is_not_noted(

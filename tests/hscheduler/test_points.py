@@ -10,8 +10,8 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
+from hscheduler.core.space import Dimension
 from hscheduler.live.points import GivenPoints, TpePoints, points_of
-from hscheduler.space import Dimension
 from hscheduler.spec import Spec
 
 SPACE = (

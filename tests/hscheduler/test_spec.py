@@ -9,7 +9,7 @@ import pytest
 from eps.errors import ConfigError
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Stopping
-from hscheduler.space import Dimension
+from hscheduler.core.space import Dimension
 from hscheduler.spec import Spec, memory_mb
 
 GOOD = """

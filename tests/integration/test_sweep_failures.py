@@ -45,8 +45,10 @@ class Killer:
     def __call__(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if isinstance(event, e.JobStarted) and event.job_id in self._left:
             self._left.remove(event.job_id)
-            (directory,) = (self._home / "jobs").glob(f"*-{event.job_id}")
-            assert kill_supervisor(find_job(directory.name), signal.SIGKILL)
+            names = (path.name for path in (self._home / "jobs").iterdir())
+            # Jobs of sweeps without a name have names with a prefix.
+            (name,) = (name for name in names if f"-{name}".endswith(f"-{event.job_id}"))
+            assert kill_supervisor(find_job(name), signal.SIGKILL)
 
 
 def run(tables: Spec, points: GivenPoints, *killed: str, home: Path) -> dict[str, Any]:

@@ -82,7 +82,9 @@ def staged(hadoop: Hadoop) -> list[str]:
 
 
 def losses(report: dict[str, Any]) -> dict[str, tuple[str, float]]:
-    return {trial["job_id"]: (trial["phase"], trial["loss"]) for trial in report["trials"]}
+    # On this host the names of trials begin with that of their sweep.
+    numbers = (trial["job_id"].rpartition("trial-")[2] for trial in report["trials"])
+    return {number: (trial["phase"], trial["loss"]) for number, trial in zip(numbers, report["trials"], strict=True)}
 
 
 def test_a_sweep_is_one_application_with_the_results_of_this_host(
