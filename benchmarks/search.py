@@ -31,13 +31,13 @@ if __name__ == "__main__":
 from benchmarks.bench_common import Bar, conclude, new_file, positive, rounded, run_to_the_end, say
 from benchmarks.searches.objectives import OBJECTIVES, Table
 from hscheduler.core.jobs import Direction
-from hscheduler.core.space import draw_point
 from hscheduler.live.points import GivenPoints, Points, TpePoints
 from hscheduler.policies import POLICIES
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.workload import SimulatedJob
 from hscheduler.spec import Spec
+from hscheduler.spec.space import draw_point
 
 TRIALS, SEEDS, QUICK_SEEDS = 40, 100, 10
 POLICY = "elastic"

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.sweeps import curves
 from benchmarks.sweeps.workload import MANY, SPACE, points
-from hscheduler.core.space import Dimension, Space
+from hscheduler.spec.space import Dimension, Space
 
 FILE = Path(__file__).with_name("breast_cancer.npz")
 ITERATIONS, BATCH = 60, 32

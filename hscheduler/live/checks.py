@@ -22,10 +22,10 @@ from eps.spec.runtime import model_options
 from hscheduler.core.decisions import Needs, needs_of
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
-from hscheduler.core.space import num_points
 from hscheduler.core.words import advice_to_fit, counted, request_text
 from hscheduler.policies import POLICIES
 from hscheduler.spec import LEARNING, Spec, request_of
+from hscheduler.spec.space import num_points
 from hscheduler.stopping.median import LEAST
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
-from hscheduler.core.space import Branch, Dimension, Space
 from hscheduler.spec import Spec
+from hscheduler.spec.space import Branch, Dimension, Space
 
 Point = dict[str, Any]
 #: (iteration, value) at rungs.

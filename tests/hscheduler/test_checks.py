@@ -12,7 +12,6 @@ from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
 from eps.spec.job_spec import JobSpec
 from hscheduler import cli
-from hscheduler import space as spaces
 from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -26,6 +25,7 @@ from hscheduler.reports.news import failures
 from hscheduler.runners import Here
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec, Spec
+from hscheduler.spec import space as spaces
 
 pytest.importorskip("sklearn", reason="the data is scikit-learn's")
 

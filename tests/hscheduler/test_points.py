@@ -10,9 +10,9 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
-from hscheduler.core.space import Dimension
 from hscheduler.live.points import GivenPoints, TpePoints, points_of
 from hscheduler.spec import Spec
+from hscheduler.spec.space import Dimension
 
 SPACE = (
     Dimension.of("learning_rate", {"loguniform": [1e-4, 1]}),

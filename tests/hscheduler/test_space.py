@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError
-from hscheduler.core.space import num_points, samples, space_of
 from hscheduler.live.points import Points, points_of
 from hscheduler.spec import Spec
+from hscheduler.spec.space import num_points, samples, space_of
 
 FILE = """
 [sweep]

@@ -9,8 +9,8 @@ import pytest
 from eps.errors import ConfigError
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Stopping
-from hscheduler.core.space import Dimension
 from hscheduler.spec import Spec, memory_mb
+from hscheduler.spec.space import Dimension
 
 GOOD = """
 [cluster]

@@ -51,7 +51,8 @@ from hscheduler.core.decisions import needs_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.rungs import Stopping
-from hscheduler.core.space import (
+from hscheduler.policies import POLICIES
+from hscheduler.spec.space import (
     Dimension,
     Space,
     corners,
@@ -62,7 +63,6 @@ from hscheduler.core.space import (
     samples,
     space_of,
 )
-from hscheduler.policies import POLICIES
 from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
