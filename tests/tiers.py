@@ -63,7 +63,13 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/hscheduler/test_killed_scheduler.py::test_a_scheduler_may_crash_at_every_step",), 1),
     (("tests/integration/test_kill_in_plans.py::test_a_kill_before_moved_partitions",), 2),
     (("tests/integration/test_data_plane.py::test_without_exact_bits",), 2),
-    (("tests/integration/test_stopping_rules.py::test_a_trial_that_was_paused",), 1),
+    (
+        (
+            "tests/integration/test_stopping_rules.py::test_a_trial_that_was_paused",
+            "tests/integration/test_stopping_rules.py::test_trials_of_hyperopt",
+        ),
+        1,
+    ),
     (("tests/integration/test_sweep_of_containers.py::test_trials_of_one_container",), 1),
     (("tests/integration/test_evictions.py::test_the_scheduler_replaces",), 1),
     (
