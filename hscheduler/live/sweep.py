@@ -369,7 +369,7 @@ class Sweep:
         if not submission.is_over:
             record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
-            # After a restart the limit begins anew: nothing may have run in between.
+            # After a restart the limit counts from 0: nothing may have run in between.
             began_s = None if started_s is None else max(started_s, self._restored_s)
             is_too_long = limit_s and began_s is not None and scheduler.now_s() > began_s + limit_s
             if is_too_long and not trial.is_cancelled:
