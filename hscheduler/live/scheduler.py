@@ -252,21 +252,17 @@ class Fleet:
         return self._closed
 
     def _live(self, registry: Registry, submission: Submission) -> LiveJob | CallableJob:
-        settings = self._settings
+        settings, state = self._settings, registry.state
+        rungs = state.rungs(state.jobs[submission.job_id])
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
-        metric, feedback_iteration = (
-            sweep.metric or settings.metric,
-            sweep.feedback_iteration or settings.feedback_iteration,
-        )
+        metric = sweep.metric or settings.metric
+        feedback_iteration = sweep.feedback_iteration or settings.feedback_iteration
         if self._objective is not None:
-            rungs = registry.state.rungs(registry.state.jobs[submission.job_id])
             name, point = submission.name, submission.point
             return CallableJob(
                 submission.job_id, name, self._objective, point, metric, feedback_iteration, rungs, self._say
             )
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
-        state, job = registry.state, registry.state.jobs[submission.job_id]
-        rungs = state.rungs(job)
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
             every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else CHECKPOINT_EVERY

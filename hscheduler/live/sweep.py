@@ -239,7 +239,7 @@ class Sweep:
                 # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
-            # Before the results are told: the source then knows those that made room for the trial.
+            # Asked before results go to the source: so it knows those that made room for the trial.
             left_s, submitted = self._arrives_in_s(scheduler), len(self._jobs)
             for trial in self._trials:
                 if not trial.is_reported:
