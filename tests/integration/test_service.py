@@ -119,7 +119,7 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
     assert cli.main(["submit", str(path), "--name", "digits", "--wait", *state]) == 0
     assert "digits finished with 0." in capsys.readouterr().out
     assert cli.main(["why", "digits", *state]) == 0
-    assert capsys.readouterr().out.startswith("digits has ended (finished, 0.")
+    assert capsys.readouterr().out.startswith("digits has ended (finished, loss 0.")
     assert cli.main(["jobs", "--all", *state]) == 0
     out = capsys.readouterr().out
     assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores in use" in out

@@ -105,11 +105,11 @@ def state_text(job: Mapping[str, Any]) -> str:
     """
     name, size, why = job["job_id"], count_of(job["workers"], job["servers"]), f": {job['why']}" if job["why"] else ""
     at = f"iteration {job['iteration']} of {job['iterations']}"
+    value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
     match Phase(job["phase"]) if job["phase"] in tuple(Phase) else None:
         case Phase.STARTING:
             return f"{name} is starting with {size}{why}"
         case Phase.EARLY_FEEDBACK | Phase.TRAINING as phase:
-            value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
             early = ", before its early feedback" if phase is Phase.EARLY_FEEDBACK else ""
             return f"{name} trains with {size}: {at}{value}{early}" + (f"; {job['why']}" if job["why"] else "")
         case Phase.RESTARTING:
@@ -121,7 +121,6 @@ def state_text(job: Mapping[str, Any]) -> str:
         case Phase.ENDING:
             return f"{name} is ending{why}"
         case phase if job["is_over"]:
-            value = "" if (found := number(job["loss"])) is None else f", {job['metric']} {found:.6g}"
             return f"{name} has ended ({phase}{value}){why}"
     return f"{name} is {job['phase']}{why}"
 
