@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -163,9 +162,7 @@ def _run(runner: Runner, quiet: bool, target: Path | None, drawn: Path | None) -
             "; ".join(error.outcome.hints) or "the sweep was interrupted, and what ran was ended"
         ) from None
     if drawn is not None and (found := outcome.report) is not None:
-        # The page of the report that is returned has the date, too.
-        began_at = time.time() - found["makespan_s"]
-        outcome = dataclasses.replace(outcome, report={**with_static(found), "began_at": began_at})
+        outcome = dataclasses.replace(outcome, report=with_static(found))
     _write(outcome, target, drawn)
     if outcome.error is not None:
         raise outcome.error

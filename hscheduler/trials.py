@@ -49,6 +49,7 @@ from eps.system.threads import ThreadPerCall
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.rungs import DEFAULT, Stopping
+from hscheduler.live.job_results import own_report
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
@@ -343,10 +344,10 @@ class Submitter:
             self._wait(submission)
             if not is_retryable(submission):
                 break
-        if submission.phase is Phase.FINISHED and submission.report is not None:
+        if submission.phase is Phase.FINISHED and (report := own_report(submission)) is not None:
             if request.report or request.export:
                 self._scheduler.deliver(submission, request)
-            return submission.report
+            return report
         why, job_id = submission.why or "no reason given", submission.job_id
         if submission.is_stopped and submission.stopped_with is not None and not submission.has_diverged:
             raise StoppedEarlyError(f"job {job_id} was stopped early: {why}", submission.stopped_with)

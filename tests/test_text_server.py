@@ -16,7 +16,7 @@ from eps.errors import DeadlineError
 from eps.hadoop.conf import HadoopConf
 from eps.job.yarn.am import JobPage
 from eps.system import text_server
-from eps.system.text_server import MOST_CONNECTIONS, MetricsServer, Text, TextServer
+from eps.system.text_server import MOST_CONNECTIONS, LocalServer, Text, TextServer
 from eps.system.waits import wait_for
 from hscheduler.page import PageServer
 
@@ -58,8 +58,9 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
+METRICS = {"/metrics": lambda: Text("text/plain", "metric 1\n")}
 SERVERS: dict[str, Callable[[], Any]] = {
-    "metrics": lambda: MetricsServer(0, lambda: "metric 1\n"),
+    "metrics": lambda: LocalServer(0, METRICS),
     "page": lambda: PageServer(0, lambda: "metric 1\n"),
 }
 
@@ -151,7 +152,7 @@ def test_who_does_not_take_its_answer_is_disconnected(monkeypatch: pytest.Monkey
     ],
 )
 def test_metrics_are_for_those_who_mean_this_host(host: str, status: int) -> None:
-    metrics = MetricsServer(0, lambda: "metric 1\n")
+    metrics = LocalServer(0, METRICS)
     try:
         assert status_of(metrics.port, "/metrics", Host=host) == status
         # Prometheus and others that name no host by HTTP/1.0 are no browsers.

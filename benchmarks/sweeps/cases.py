@@ -111,6 +111,11 @@ def cases_of(part: str, sizes: Sequence[int] = SIZES) -> list[Case]:
     return maker(part, trials, sizes)
 
 
+def trials_of(part: str) -> int:
+    """Return the number of trials of a part that is not the curve."""
+    return _MAKERS[part][1]
+
+
 def to_repeat(cases: Sequence[Case], makespans: Mapping[str, float]) -> list[Case]:
     """Return the runs of a further repeat: of fixed sizes only the fastest, by the makespans of the first repeat."""
     fixed = sorted((makespans[case.name], case.name) for case in cases if case.is_fixed and case.name in makespans)

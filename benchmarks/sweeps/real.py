@@ -43,15 +43,12 @@ from benchmarks.sweeps import results as found_results
 from benchmarks.sweeps import speedup
 from benchmarks.sweeps.cases import CURVE, PARTS, SIZES, Case, cases_of, to_repeat
 from benchmarks.sweeps.drawing import draw
-from benchmarks.sweeps.fluid import fixed, instant
 from benchmarks.sweeps.results import Results
 from benchmarks.sweeps.running import (
-    START_S,
     Runner,
     best_value,
     early_feedback_s,
     ray_environment,
-    sweep_of,
     target_of,
     target_s,
 )
@@ -69,7 +66,7 @@ QUICK_SIZES = (1, 4)
 
 
 def measure_curve(results: Results, repeats: int, patience_s: float) -> None:
-    """Measure the speed-up of a job, and say at which pace this machine carries the benchmark."""
+    """Measure the speed-up of a job."""
     for repeat in range(repeats):
         for size in MEASURED_SIZES if repeat % 2 else reversed(MEASURED_SIZES):
             case = f"hosts-{size}"
@@ -81,9 +78,6 @@ def measure_curve(results: Results, repeats: int, patience_s: float) -> None:
                 found = speedup.measure(results.pace, Size(hosts=size))
             results.add(CURVE, case, repeat, found)
             say(f"  {repeat + 1} {case:10s} {found}")
-    for name, each in PACES.items():
-        if name != "quick":
-            say(f"  at {name} s an iteration: {found_results.carries(results, each.work_s)}")
 
 
 def run_part(results: Results, runner: Runner, part: str, args: argparse.Namespace) -> None:
@@ -123,31 +117,6 @@ def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: 
     return not found["void"] and found["foreign_cores"] <= MOST_FOREIGN
 
 
-def minutes(results: Results, part: str, args: argparse.Namespace) -> float:
-    """Return about how many minutes a part takes, by the fluid model on the measured speed-up."""
-    seconds = results.seconds()
-    if part == CURVE:
-        return args.repeats * 1.2
-    cases, total_s = cases_of(part, args.sizes), 0.0
-    sweep = sweep_of(cases[0].trials, results.pace, seconds, START_S)
-    for case in cases:
-        size = case.width if case.is_ray else case.size.containers
-        one_size = case.policy == "static" or (case.is_ray and not case.resizes)
-        makespan_s = (fixed(sweep, size) if one_size else 1.3 * instant(sweep)) * seconds[1]
-        makespan_s = max(makespan_s, sweep.limit() * seconds[1] / 0.8 + 20) if case.arrives else makespan_s
-        total_s += makespan_s + _AROUND_S
-    kept = [case for case in cases if not case.is_fixed]
-    again_s = sum((1.3 * instant(sweep) * seconds[1] + _AROUND_S) for _ in range(len(kept) + 2))
-    return (total_s + (args.repeats - 1) * again_s) / 60
-
-
-def say_minutes(results: Results, args: argparse.Namespace) -> None:
-    """Say how long each part takes."""
-    for part in args.only:
-        if part == CURVE or results.seconds():
-            say(f"{part}: about {minutes(results, part, args):.0f} minutes")
-
-
 def parts_of(text: str) -> list[str]:
     """Return the parts to run; an argument type for :mod:`argparse`."""
     found = text.split(",")
@@ -179,7 +148,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=new_file, help="write the JSON to this file after every run; continue it")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw the results into this folder, PNG and SVG")
     parser.add_argument("--redraw", action="store_true", help="run nothing: draw what --output has")
-    parser.add_argument("--minutes", action="store_true", help="run nothing: say how long the parts take")
     parser.add_argument("--quick", action="store_true", help="short trials, two sizes, once: check that it works")
     return parser
 
@@ -202,9 +170,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = Results(args.output, pace)
         if CURVE not in args.only and not results.seconds():
             raise ConfigError("the other parts need the curve: run --only curve with the same --output first")
-        if args.minutes:
-            say_minutes(results, args)
-            return 0
         end_in_order()
         adopt_orphans()
         ray: Environment | None = None
@@ -215,7 +180,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if CURVE in args.only:
         measure_curve(results, args.repeats, args.patience_s)
-    say_minutes(results, args)
     runner = Runner(pace, results.seconds(), ray, voids=not args.quick)
     for part in args.only:
         if part != CURVE:

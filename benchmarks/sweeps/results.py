@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.bench_common import Bar, machine, rounded, spread
 from benchmarks.sweeps import speedup
-from benchmarks.sweeps.cases import CURVE, PARTS
+from benchmarks.sweeps.cases import CURVE, PARTS, trials_of
 from benchmarks.sweeps.fluid import best_fixed, fixed, instant
 from benchmarks.sweeps.fluid import between_rungs as best_between_rungs
 from benchmarks.sweeps.running import sweep_of
@@ -20,8 +20,6 @@ from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 
 TITLE = "compute is emulated: workers, and Ray's trials, sleep; processes, exchange and changes of size are EPS's own"
 Run = Mapping[str, Any]
-#: Part -> trials.
-TRIALS = {part: MANY if part.endswith("81") else FEW for part in PARTS if part != CURVE}
 
 
 class Results:
@@ -112,24 +110,10 @@ def curve_summary(seconds: Mapping[int, float], pace: Pace) -> dict[str, Any]:
     }
 
 
-def carries(results: Results, work_s: float) -> str:
-    """Return whether a machine carries a pace: the efficiency, and the cores that a cluster full of equal jobs uses.
-
-    What an iteration takes beyond its compute, and its processor time, are those of the measured pace.
-    """
-    runs = {runs[-1]["containers"]: runs for runs in results.of(CURVE).values()}
-    beyond = {n: value - results.pace.work_s / n for n, value in results.seconds().items()}
-    seconds = {n: work_s / n + value for n, value in beyond.items()}
-    cpu = {n: statistics.median(run["cpu_s"] for run in found) for n, found in runs.items()}
-    cores = {n: CONTAINERS / n * cpu[n] / seconds[n] for n in seconds}
-    most = max(cores, key=lambda n: cores[n])
-    return f"efficiency {speedup.efficiency(seconds):.2f}, at most {cores[most]:.2f} cores (jobs of {most} containers)"
-
-
 def models(seconds: Mapping[int, float], pace: Pace, parts: Iterable[str]) -> dict[str, Any]:
     """Return what the fluid model says of ``sha`` on the measured speed-up, in seconds."""
     found = {}
-    for trials in sorted({TRIALS[part] for part in parts if part in TRIALS}):
+    for trials in sorted({trials_of(part) for part in parts if part != CURVE}):
         sweep = sweep_of(trials, pace, seconds)
         best, size = best_fixed(sweep)
         found[str(trials)] = {

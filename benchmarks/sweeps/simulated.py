@@ -29,6 +29,8 @@ from typing import Any
 
 from benchmarks.bench_common import spread
 from benchmarks.sweeps import curves, fluid
+from benchmarks.sweeps.between_rungs import plan_of
+from benchmarks.sweeps.workload import CONTAINERS, LOAD, SPLITS
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision, Policy, Restart, Start, View
 from hscheduler.core.jobs import Direction, JobRequest
@@ -40,20 +42,18 @@ from hscheduler.simulator import paper, pollux
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.run import simulate, simulate_jobs
-from hscheduler.simulator.workload import SimulatedJob, qualities
+from hscheduler.simulator.workload import Arrival, SimulatedJob, qualities
 from hscheduler.spec import Spec
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "job_traces" / "pollux_osdi21" / "workloads"
-SWEEP, CONTAINERS, SPLITS = "sweep", 16, 48
+SWEEP = "sweep"
 RUNGS = (100, 300, 900, 2700)
-#: Iterations of the recorded curves are those of a pace that is five times slower.
-RECORDED_STEP = 5
+#: The recorded curves have every fourth iteration, of a pace that is five times slower.
+RECORDED_STEP = 5 * curves.STRIDE
 ITERATION_S = 0.1
 ONE = Resources(1, 1024)
 SIZES = (1, 2, 3, 4, 5, 8, 16)
-#: Load of the cluster by arriving trials, if each trained as ``sha`` lets the average one.
-LOAD = 0.8
 
 
 def costs() -> Costs:
@@ -81,16 +81,10 @@ class Setting:
     #: Mean seconds between arrivals; 0: all at once.
     gap_s: float = 0.0
 
-    def arrivals(self) -> Iterator[float]:
-        """Yield the times at which trials arrive."""
-        draw, now_s = Random(f"arrivals:{self.seed}"), 0.0
-        while True:
-            yield now_s
-            now_s += draw.expovariate(1 / self.gap_s) if self.gap_s else 0.0
-
     def jobs(self, workers: int, servers: int) -> list[SimulatedJob]:
         """Return the trials, which ask for this size."""
-        drawn, times = qualities(Random(f"qualities:{self.seed}")), self.arrivals()
+        drawn = qualities(Random(f"qualities:{self.seed}"))
+        times = Arrival(self.gap_s).times_s(Random(f"arrivals:{self.seed}"))
         found = []
         for number in range(self.trials):
             most = SPLITS, SPLITS if servers else 0
@@ -113,7 +107,6 @@ def run(
     record = simulation.run()
     trials = list(record.trials.values())
     feedback = [trial.early_feedback_s for trial in trials if trial.early_feedback_s is not None]
-    finished = {name: simulation.losses[name] for name in simulation.losses}
     return {
         "makespan_s": max(trial.finished_s or 0.0 for trial in trials),
         "iterations": sum(trial.iteration for trial in trials),
@@ -121,7 +114,7 @@ def run(
         "mean_feedback_s": sum(feedback) / len(feedback),
         "resizes": sum(trial.resizes for trial in trials),
         "decisions": len(record.decisions),
-        "best_loss": min(finished.values()),
+        "best_loss": min(simulation.losses.values()),
     }
 
 
@@ -145,12 +138,7 @@ def start_in(sizes: Sequence[int], view: View) -> Decision:
 
 def between_rungs(setting: Setting, at: Costs) -> Policy:
     """Return the policy that starts each trial in the best size for its rung."""
-    sweep = fluid_sweep(setting, at)
-    sizes = []
-    for trials, iterations in sweep.stages():
-        ways = [(fluid.fixed_stage(sweep, size, trials, iterations), size) for size in range(1, CONTAINERS + 1)]
-        sizes.append(min(ways)[1])
-    return partial(start_in, sizes)
+    return partial(start_in, plan_of(fluid_sweep(setting, at)))
 
 
 def fluid_sweep(setting: Setting, at: Costs) -> fluid.Sweep:
@@ -203,7 +191,7 @@ def ratios(setting: Setting, found: dict[str, dict[str, float]], at: Costs) -> d
         return rows
     rows["limit / gain"] = found["gain"]["iterations"] * ITERATION_S / CONTAINERS / gain_s
     if setting.stop == "sha":
-        ideal = fluid_sweep(dataclasses.replace(setting), at)
+        ideal = fluid_sweep(setting, at)
         rows["optimum / gain"] = fluid.instant(dataclasses.replace(ideal, start=0.0)) * ITERATION_S / gain_s
         rows["optimum with starts / gain"] = fluid.instant(ideal) * ITERATION_S / gain_s
     return rows
@@ -252,12 +240,14 @@ def regret(seeds: Sequence[int], stop: str, trials: int = 27) -> dict[str, Any]:
         made = []
         for policy in ("static", "gain"):
             setting = Setting(trials, seed, stop)
+            steps = range(RECORDED_STEP, setting.last + 1, RECORDED_STEP)
             jobs = []
             for job, values in zip(setting.jobs(1, 0), drawn, strict=True):
-                points = tuple((RECORDED_STEP * (k + 1), float(value)) for k, value in enumerate(values))
+                points = tuple(zip(steps, map(float, values), strict=False))
                 found = dataclasses.replace(job, curve=points, loss=points[-1][1])
                 jobs.append(dataclasses.replace(found, feedback=found.value(RUNGS[0], RUNGS[0])))
-            made.append(run(setting, POLICIES[policy], 1, 0, at, jobs)["best_loss"] - float(drawn[:, -1].min()))
+            least = float(drawn[:, len(steps) - 1].min())
+            made.append(run(setting, POLICIES[policy], 1, 0, at, jobs)["best_loss"] - least)
         rows.append(made)
     differences = [mine - fixed for fixed, mine in rows]
     return {

@@ -63,8 +63,7 @@ class Pace:
         return {**dataclasses.asdict(self), "rungs": list(self.rungs)}
 
 
-#: By the seconds of an iteration.  In 16 containers a job takes 0.05 s of processor time for an iteration.  The part
-#: ``curve`` says what others need.
+#: By the seconds of an iteration.  In 16 containers a job takes 0.05 s of processor time for an iteration.
 PACES = {
     "0.5": Pace(0.5, 20, 540),
     "1": Pace(1.0, 12, 324),

@@ -14,7 +14,7 @@ from benchmarks.sweeps import curves, drawing, real, speedup
 from benchmarks.sweeps.between_rungs import between_rungs, plan_of
 from benchmarks.sweeps.cases import PARTS, Case, cases_of, to_repeat
 from benchmarks.sweeps.fluid import Curve, Sweep
-from benchmarks.sweeps.results import Results, bars, carries, fastest, table
+from benchmarks.sweeps.results import Results, bars, fastest, table
 from benchmarks.sweeps.running import Use, best_value, early_feedback_s, fitted, known_over_time, target_of, target_s
 from benchmarks.sweeps.workload import CONTAINERS, MANY, PACES, Size, arrival_gap_s, points, sha_iterations, tables
 from eps.errors import ConfigError
@@ -149,13 +149,6 @@ def test_a_void_run_counts_for_nothing() -> None:
     assert results.as_dict()["void"] == [["sha27", "gain", 3]]
 
 
-def test_what_a_machine_carries_follows_from_one_curve() -> None:
-    results = with_runs()
-    # 0.02 s that do not divide, and 0.16 s of processor time in 16 containers.
-    assert carries(results, 1.0).startswith(f"efficiency {1.02 / (1 / 16 + 0.02) / 16:.2f}, at most ")
-    assert f"{0.16 / (1 / 16 + 0.02):.2f} cores (jobs of 16 containers)" in carries(results, 1.0)
-
-
 def test_early_feedback_is_compared_where_trials_arrive() -> None:
     results = with_runs()
     results.add("poisson27", "static-4", 0, ran(70.0, early_feedback_s=9.0))
@@ -185,16 +178,6 @@ def test_parts_are_merged_into_one_file(tmp_path: Path) -> None:
 def test_the_other_parts_need_the_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert real.main(["--only", "sha27", "--output", str(tmp_path / "real.json")]) == 2
     assert "run --only curve" in capsys.readouterr().err
-
-
-def test_the_minutes_of_a_part_are_known_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "real.json"
-    with_runs(path)
-    assert real.main(["--only", "sha27,asha81", "--minutes", "--pace", "0.5", "--output", str(path)]) == 0
-    said = capsys.readouterr().err
-    assert "sha27: about" in said and "asha81: about" in said
-    with pytest.raises(SystemExit):
-        real.main(["--only", "nothing"])
 
 
 def test_cases_of_ray_have_no_policy() -> None:

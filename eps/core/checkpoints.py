@@ -48,7 +48,7 @@ def checkpoint_name(epoch: int, clock: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When checkpoints are due: at an interval in clocks or seconds, or at certain clocks; never if all are empty."""
+    """When checkpoints are due: at an interval in clocks, or at certain clocks, or in seconds, or both; never if empty."""
 
     clocks: int = 0
     seconds: float = 0.0
@@ -195,9 +195,9 @@ class Timetable:
             return math.inf
         if self._last_s is None:
             return -math.inf
-        if self.schedule.seconds:
-            return self._last_s + self.schedule.seconds
-        return math.inf if self._clock(job, self._last_s, hurries=False) is None else -math.inf
+        if self._clock(job, self._last_s, hurries=False) is not None:
+            return -math.inf
+        return self._last_s + (self.schedule.seconds or math.inf)
 
     def _hurries(self, warned_s: float | None, now_s: float) -> bool:
         """Return whether to order one at once, because all servers are about to be preempted.
@@ -218,17 +218,14 @@ class Timetable:
         When ``lookahead`` grows after the first measured iterations, the multiples before the new window are skipped.
         """
         first = max(job.horizon, 0) + job.lookahead
-        if hurries:
+        assert self._last_s is not None
+        if hurries or now_s - self._last_s >= (self.schedule.seconds or math.inf):
             clock = max(first, self._considered + 1)
-        elif not self.schedule.seconds:
+        else:
             wanted = self.schedule.next_clock(self._considered, first)
             if wanted is None or wanted > max(job.horizon, 0) + 2 * job.lookahead:
                 return None
             clock = wanted
-        elif self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
-            clock = max(first, self._considered + 1)
-        else:
-            return None
         return clock if clock < self.iterations else None
 
 

@@ -30,10 +30,10 @@ from eps.spec.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
-from eps.system.metrics_text import Family, metric, text_of
+from eps.system.metrics_text import CONTENT_TYPE, Family, metric, text_of
 
 if TYPE_CHECKING:
-    from eps.system.text_server import MetricsServer
+    from eps.system.text_server import LocalServer
 
 #: Number of latest changes in a status; a report has all of them.
 MOST_CHANGES = 20
@@ -512,7 +512,7 @@ class Notes:
             self.errors[what] = str(error)
 
 
-def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> MetricsServer | None:
+def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> LocalServer | None:
     """Serve a job's metrics for Prometheus; return None if disabled, or if the port cannot be used, which is logged.
 
     Parameters
@@ -525,10 +525,11 @@ def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> Metrics
     if port < 0:
         return None
     # Imported only if needed: it would slow the start of every job master.
-    from eps.system.text_server import MetricsServer
+    from eps.system.text_server import LocalServer, Text
 
+    pages = {"/metrics": lambda: Text(CONTENT_TYPE, job_metrics(status()))}
     try:
-        server = MetricsServer(port, lambda: job_metrics(status()))
+        server = LocalServer(port, pages, setting="metrics_port")
     except ResourceError as error:
         # A job must not fail because of its monitoring.
         logger.error("M metrics are not served: %s", error)

@@ -44,7 +44,7 @@ MOST_ITERATIONS = 2**31 - 1
 #: Partitions of a job by default: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
 
-_EVERY = re.compile(r"(\d+)(s?)|\d+(?:,\d+)+", re.ASCII)
+_EVERY = re.compile(r"\d+(?:,\d+)*s?", re.ASCII)
 
 
 class JobSpec(Table, frozen=True):
@@ -122,7 +122,9 @@ class JobSpec(Table, frozen=True):
         Literal["local", "docker", "yarn"], "local (processes), docker (containers of this machine) or yarn", "NAME"
     ] = "local"
     containers: Containers = Containers()
-    checkpoint_every: Annotated[str, "take a checkpoint every N iterations, Ns seconds, or at N,N,...", "N|Ns"] = ""
+    checkpoint_every: Annotated[
+        str, "take a checkpoint every N iterations or Ns seconds; at N,N,..., or N,N,Ns", "N|Ns"
+    ] = ""
     checkpoints: Checkpoints = Checkpoints()
     docker: Docker = Docker()
     yarn: Yarn = Yarn()
@@ -218,21 +220,22 @@ class JobSpec(Table, frozen=True):
     def checkpoint_schedule(self) -> Schedule:
         """Return when checkpoints are due: every ``10`` (clocks) or ``30s`` (seconds), or at ``12,36,108`` (clocks).
 
-        Never for an empty text.
+        ``12,36,108,30s`` is at these clocks, and whenever there was none for 30 seconds.  Never for an empty text.
         """
         text = self.checkpoint_every
         if not text:
             return Schedule()
         found = _EVERY.fullmatch(text)
-        clocks = () if found is None or found[1] else tuple(int(clock) for clock in text.split(","))
-        if found is None or int(found[1] or clocks[0]) < 1:
+        numbers = [] if found is None else [int(number) for number in text.rstrip("s").split(",")]
+        if found is None or min(numbers) < 1:
             raise ConfigError(
                 f"checkpoint_every is {text!r}, but must be a number of iterations from 1 on, as in 10, or of seconds, "
-                "as in 30s, or the iterations themselves, as in 12,36,108"
+                "as in 30s, or the iterations themselves, as in 12,36,108 or 12,36,108,30s"
             )
-        if clocks:
-            return Schedule(at=tuple(sorted(set(clocks))))
-        return Schedule(seconds=float(found[1])) if found[2] else Schedule(clocks=int(found[1]))
+        seconds = float(numbers.pop()) if text.endswith("s") else 0.0
+        if len(numbers) == 1 and not seconds:
+            return Schedule(clocks=numbers[0])
+        return Schedule(seconds=seconds, at=tuple(sorted(set(numbers))))
 
     def evaluate_at(self, clock: int) -> bool:
         """Return whether the test data is evaluated at the parameters of ``clock``."""

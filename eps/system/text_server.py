@@ -29,7 +29,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from eps.errors import ConfigError, EpsError, ResourceError
-from eps.system.metrics_text import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,6 @@ RETRY_S = 2
 CLOSE_S = 0.05
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
-#: Pages are self-contained: they load nothing from other hosts.
-_POLICY = "default-src 'self' 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
@@ -242,7 +239,6 @@ def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) ->
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Content-Security-Policy", _POLICY)
             self.send_header("X-Content-Type-Options", "nosniff")
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -268,6 +264,8 @@ class LocalServer(TextServer):
         0 takes any free port.
     pages, actions : mapping
         As of :class:`TextServer`.
+    setting : str
+        The setting that has the port.
 
     Raises
     ------
@@ -277,38 +275,18 @@ class LocalServer(TextServer):
         The port is in use.
     """
 
-    def __init__(self, port: int, pages: Pages, actions: Mapping[str, Action] | None = None) -> None:
+    def __init__(
+        self, port: int, pages: Pages, actions: Mapping[str, Action] | None = None, setting: str = "web"
+    ) -> None:
         if not 0 <= port < 1 << 16:
-            raise ConfigError(f"web is {port}, but must be a port, or 0 for a free one")
+            raise ConfigError(f"{setting} is {port}, but must be a port, or 0 for a free one")
         try:
             super().__init__("127.0.0.1", port, pages, actions)
         except OSError as error:
-            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}; try 0") from None
+            told = f"{setting} is {port}, but that port cannot be used: {error.strerror}; try 0"
+            raise ResourceError(told) from None
 
     @property
     def address(self) -> str:
         """URL of the page."""
         return f"http://127.0.0.1:{self.port}/"
-
-
-class MetricsServer(TextServer):
-    """Serve ``/metrics`` on the loopback interface.
-
-    Parameters
-    ----------
-    port : int
-        0 takes any free port.
-    text : callable
-        Renders the metrics; called for every request, on its own thread.
-
-    Raises
-    ------
-    ResourceError
-        The port is invalid or in use.
-    """
-
-    def __init__(self, port: int, text: Callable[[], str]) -> None:
-        try:
-            super().__init__("127.0.0.1", port, {"/metrics": lambda: Text(CONTENT_TYPE, text())})
-        except (OSError, OverflowError) as error:
-            raise ResourceError(f"metrics_port is {port}, but that port cannot be used: {error}") from None

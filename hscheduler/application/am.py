@@ -44,12 +44,13 @@ from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from eps.system.threads import expect_many_threads
-from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Role
 from hscheduler.core.state import Scheduler
+from hscheduler.live.sweep import SWEEP
 from hscheduler.page import LiveReports
 from hscheduler.record.log import LogRecord
 from hscheduler.reports.metrics import metrics_text
@@ -203,7 +204,6 @@ class Application:
         self._stored: set[str] = set()
         #: Set when a later attempt runs.  This one must then end without changing anything.
         self.superseded = threading.Event()
-        self._pause = threading.Event()
 
     def run(self, directory: ServiceDir) -> tuple[int, str, str]:
         """Run the sweep to its end; return the outcome, as :func:`outcome_of`.  Without a sweep run forever.
@@ -269,7 +269,7 @@ class Application:
                 self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
             self._store_reports(service)
             self._remove_ended()
-            self._pause.wait(CHECK_S)
+            time.sleep(CHECK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
             raise ResourceError(f"the sweep failed: {why}")
@@ -318,11 +318,9 @@ def store_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None
 
 def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
     """Serve a service's page to YARN's proxy, with relative links; parameters as of :class:`ProxiedServer`."""
-    pages = LiveReports(
-        lambda: {service.scheduler.settings.policy: service.sweeps.report("")},
-        lambda: metrics_text(service.observer.view.look()),
-    ).pages
-    return ProxiedServer(host, pages, viewer)
+    live = LiveReports(lambda: metrics_text(service.observer.view.look()))
+    live.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
+    return ProxiedServer(host, live.pages, viewer)
 
 
 def outcome_of(report: Mapping[str, Any]) -> tuple[int, str, str]:

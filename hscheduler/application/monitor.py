@@ -43,7 +43,8 @@ from eps.storage.locations import RemotePath
 from eps.storage.record import End, Phase
 from eps.system import interrupt
 from eps.system.home import DIRECTORY_MODE, make_private
-from hscheduler.application.staged_files import SERVICE_FILE, SWEEP, stage
+from hscheduler.application.staged_files import SERVICE_FILE, stage
+from hscheduler.live.sweep import SWEEP
 from hscheduler.reports.report import closed
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -187,9 +188,8 @@ class ApplicationDir:
 
 
 def submitted_sweeps() -> Iterator[ApplicationDir]:
-    """Yield the sweeps submitted from this machine whose folder still exists, the last changed first."""
-    found = [ApplicationDir(each.path) for each in list_sweeps() if each.job_json.exists()]
-    yield from sorted(found, key=lambda each: (-each.changed_s(), each.sweep_id))
+    """Yield the sweeps submitted from this machine whose folder still exists."""
+    yield from (ApplicationDir(each.path) for each in list_sweeps() if each.job_json.exists())
 
 
 def find_sweep(name: str) -> ApplicationDir:
@@ -311,7 +311,6 @@ class Monitor:
         self._watcher: threading.Thread | None = None
         #: Set when no more news are wanted.
         self._stop_watching = threading.Event()
-        self._pause = threading.Event()
 
     def run(self) -> Ended:
         """Follow the application to its end; return how it ended.
@@ -324,13 +323,13 @@ class Monitor:
             The application has ended, but its reports cannot be read.
         """
         while (ended := self._poll()) is None:
-            self._pause.wait(POLL_S)
+            time.sleep(POLL_S)
         return ended
 
     def wait_until_listening(self) -> Ended | None:
         """Wait until the service listens.  Return None, or how the application ended before.  Raises as :meth:`run`."""
         while (ended := self._poll()) is None and self.place is None:
-            self._pause.wait(POLL_S)
+            time.sleep(POLL_S)
         return ended
 
     def end(self, why: str) -> Ended:
@@ -397,7 +396,7 @@ class Monitor:
         while (report := self._report()) is None or not report.ended or self._inquiry.is_unknown:
             if time.monotonic() >= until_s:
                 return False
-            self._pause.wait(POLL_S)
+            time.sleep(POLL_S)
         return True
 
     def _report(self) -> ApplicationReport | None:

@@ -20,8 +20,6 @@ SERVICE_FOLDER = "eps-service"
 ORDERS_FILE = "orders.json"
 #: File in the application's shared folder with the address of the service.
 SERVICE_FILE = "service.json"
-#: Name of the sweep in an application that runs a single sweep.
-SWEEP = "sweep"
 #: Types of applications.  They differ from that of a job, so that a scheduler does not count them as jobs.
 SWEEP_TYPE, SERVICE_TYPE = "EPS-SWEEP", "EPS-SCHEDULER"
 #: Default interval of checkpoints, from which jobs resume if the application master fails.

@@ -51,7 +51,7 @@ SPEC.toml has four sections. Relative paths start at its folder.
 """
 
 _SWEEPS = """List the sweeps that ran on this host or were submitted to YARN from here, the last changed first:
-state, trials that are over of all, the best one, and their folder. `hscheduler sweep --resume SWEEP`
+state, trials done of all, the best one, and their folder. `hscheduler sweep --resume SWEEP`
 continues one that was interrupted, or writes its report. `hscheduler results SWEEP` and `hscheduler
 page SWEEP` show one. --remove deletes the record of a sweep on this host.
 """
@@ -83,9 +83,9 @@ Fit models of the speed of jobs and of the cost of resizes to reports of sweep a
 for `hscheduler simulate --model`. hscheduler/simulator/fit.py describes the method.
 """
 
-_PAGE = "Write the page of an ended sweep from its report: one self-contained HTML file."
+_PAGE = "Write the page of a sweep from its report: one self-contained HTML file."
 
-_RESULTS = """Print the trials of an ended sweep, the best first. --export-best copies the best trial's model
+_RESULTS = """Print the trials of a sweep, the best first. --export-best copies the best trial's model
 from the directory of its job under EPS_HOME.
 """
 
@@ -100,8 +100,7 @@ start it with --listen HOST:PORT; they need --scheduler HOST:PORT and a copy of 
 of that directory. A restarted service keeps its policy and cluster. While the disk is full,
 jobs continue, but submissions are rejected.
 
-If this version cannot read the record, the command fails and lists the running jobs. --forget
-ends these jobs (eps resume can continue them), renames the record, and starts with an empty one.
+If this version cannot read the record, the command fails and lists the running jobs.
 
 With --on yarn the service is a YARN application. The scheduler is its application master, and
 all jobs run in its containers. This command submits and follows it. Ctrl-C ends it and fetches
@@ -127,7 +126,7 @@ Submit one job to a service, which starts it when capacity is free. Returns as s
 service has accepted the job; --wait waits for its end, and then writes the report and export
 of the file. A job that can never fit the cluster fails at once (see `hscheduler why`).
 """
-_JOBS = "List unfinished jobs of a service: phase, containers, iteration, loss, and why they are queued."
+_JOBS = "List unfinished jobs of a service: phase, containers, iteration, metric, and why they are queued."
 _WHY = "Show the state of a job, or how it ended, and every decision about it."
 _KILL = """\
 End a job of a service, or a sweep with all of its jobs. Their reports are kept. A job on this
@@ -335,9 +334,6 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
         help="accept clients on other hosts, with certificates; default: only your processes here",
     )
     serve.add_argument("--web", type=int, metavar="PORT", help="also serve a page; 0 picks a free port")
-    serve.add_argument(
-        "--forget", action="store_true", help="end the jobs of a record that cannot be read, and rename it"
-    )
     serve.set_defaults(command="serve:serve")
     serve.add_argument(
         "--application",

@@ -262,9 +262,6 @@ class SweepTable:
     def _style(self, row: Row) -> Style:
         return _BEST if self._is_best(row) else _STYLES.get(row.phase, _PLAIN)
 
-    def _style_of_curve(self, row: Row) -> Style:
-        return _BEST if self._is_best(row) else _DIM if row.phase.ended else _CURVE
-
     def _add_detail(self, line: Text, row: Row, width: int, cut: str) -> None:
         """Add to the phase when a trial will have finished, or why it waits or ended early, if there is room."""
         line.rstrip()

@@ -25,10 +25,10 @@ from hscheduler.core.decisions import Decision, Grow, Kill, Pause, Place, Promot
 from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold, Ledger
 from hscheduler.core.outstanding import Outstanding
-from hscheduler.core.pending_containers import Pending
 from hscheduler.core.placement import FreeIndex
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.rungs import Rungs, Stopping
+from hscheduler.core.scheduler_view import Pending
 from hscheduler.core.speed import Curve, Speeds
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned

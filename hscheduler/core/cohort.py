@@ -103,11 +103,6 @@ class Cohort:
         return self.arrived == self.total
 
     @property
-    def is_active(self) -> bool:
-        """Whether a trial is queued or runs."""
-        return bool(self._active)
-
-    @property
     def has_finished(self) -> bool:
         """Whether a trial has finished."""
         return self._num_finished > 0
@@ -154,11 +149,6 @@ class Cohort:
         return self._averages[rung]
 
     # ---- for the scheduler
-
-    def turn(self) -> None:
-        """Reverse the ranks, because the sweep's direction has changed."""
-        self._ended = {number: (reached, _turned(rank)) for number, (reached, rank) in self._ended.items()}
-        self._ranked = [sorted((_turned(rank), number) for rank, number in ranked) for ranked in self._ranked]
 
     def close(self) -> None:
         """Note that the sweep gets no more trials."""
@@ -221,10 +211,6 @@ class Cohort:
         self._ended[number] = reached, rank
         for ranked in self._ranked[reached:]:
             insort(ranked, (rank, number))
-
-
-def _turned(rank: Badness) -> Badness:
-    return rank[0], -rank[1]
 
 
 @dataclass(frozen=True)

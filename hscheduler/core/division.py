@@ -66,8 +66,3 @@ def divide(needs: Sequence[Need], containers: int) -> list[int]:
         sizes[k] = size
         heapq.heapreplace(heap, (-needs[k].ends_s(size), k))
     return sizes
-
-
-def last_s(needs: Sequence[Need], sizes: Sequence[int]) -> float:
-    """Return the seconds until the last milestone; 0.0 without jobs."""
-    return max((need.ends_s(size) for need, size in zip(needs, sizes, strict=True)), default=0.0)

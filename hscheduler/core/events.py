@@ -310,7 +310,6 @@ class TrialWanted:
 class Explain:
     """Record a decision with its explanation."""
 
-    number: int
     sentence: str
     jobs: tuple[str, ...]
     actions: tuple[Action, ...] = ()
@@ -318,4 +317,4 @@ class Explain:
 
 #: Commands that one job carries out.
 Order = StartJob | GrowJob | ShrinkJob | EndJob
-Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | TrialWanted | Explain
+Command = Order | JobOver | TrialWanted | Explain

@@ -8,6 +8,7 @@ Source: EPS §4, §6; design section 8.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from hscheduler.core import events as e
 from hscheduler.core.cohort import Cohort, Rule
@@ -15,12 +16,23 @@ from hscheduler.core.counts import Counts
 from hscheduler.core.decisions import Policy
 from hscheduler.core.jobs import Direction, Job, JobRequest
 from hscheduler.core.ledger import Hold, Ledger
-from hscheduler.core.pending_containers import Pending
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.rungs import DEFAULT, Rungs, Stopping
 from hscheduler.core.speed import Curve, Speeds
 from hscheduler.core.training import Training
+
+
+@dataclass(slots=True)
+class Pending:
+    """Containers of one start or growth that are promised to a job: they are handed to it together."""
+
+    containers: list[Container]
+    #: Ids of those that are not granted yet.
+    missing: set[str]
+    starts: bool
+    #: Number of the last container; orders complete sets.
+    number: int
 
 
 class SchedulerView:

@@ -29,10 +29,9 @@ from hscheduler.core.decisions import (
 )
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold
-from hscheduler.core.pending_containers import Pending
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.rungs import Stopping
-from hscheduler.core.scheduler_view import SchedulerView
+from hscheduler.core.scheduler_view import Pending, SchedulerView
 from hscheduler.core.words import advice_to_fit, counted, request_text, words_of
 
 #: More plans after one event are an error: the policy does not terminate.
@@ -47,6 +46,11 @@ MOST_DOUBLINGS = 5
 
 def _nothing(view: View) -> Decision:
     return Decision()
+
+
+def _back_off(job: Job, failures: int) -> int:
+    """Return the iteration before which a job is not asked again, after some failures and one more."""
+    return job.iteration + (WATCHED_ITERATIONS << min(failures, MOST_DOUBLINGS))
 
 
 class Scheduler(SchedulerView):
@@ -186,9 +190,7 @@ class Scheduler(SchedulerView):
         match event:
             case e.SweepOpened(sweep, direction, threshold):
                 cohort = self._cohort(sweep)
-                if self._training.direction(sweep) is not direction:
-                    self._training.set_direction(sweep, direction)
-                    cohort.turn()
+                self._training.set_direction(sweep, direction)
                 self._set_rule(cohort, event)
                 if threshold is not None:
                     self._training.set_threshold(sweep, threshold)
@@ -251,8 +253,8 @@ class Scheduler(SchedulerView):
                 # Do not retry until the job's size or the cluster has changed.
                 job.no_growth_from = job.no_growth_from if was_aborted else job.size
                 if any(job.lacking):
-                    wait = WATCHED_ITERATIONS << min(job.failed_returns, MOST_DOUBLINGS)
-                    job.no_return_before, job.failed_returns = job.iteration + wait, job.failed_returns + 1
+                    job.no_return_before = _back_off(job, job.failed_returns)
+                    job.failed_returns += 1
             case e.ContainersGone(_, containers, why):
                 if why:
                     self._note_taken(job, containers, why)
@@ -265,7 +267,7 @@ class Scheduler(SchedulerView):
                         self._count(job, self.ledger.container(name).role, 1)
                 # Other jobs may be able to shrink: back off before this one is asked again.
                 job.no_shrink_from = job.size
-                job.no_shrink_before = job.iteration + (WATCHED_ITERATIONS << job.failed_shrinks)
+                job.no_shrink_before = _back_off(job, job.failed_shrinks)
                 job.failed_shrinks += 1
             case e.MembersFound(_, members):
                 job.members = dict(members)
@@ -598,7 +600,7 @@ class Scheduler(SchedulerView):
 
     def _explain(self, sentence: str, jobs: tuple[str, ...], actions: tuple[Action, ...] = ()) -> None:
         self.number_of_decision += 1
-        self._commands.append(e.Explain(self.number_of_decision, sentence, jobs, actions))
+        self._commands.append(e.Explain(sentence, jobs, actions))
 
     def _do(self, action: Action, job: Job, sentence: str) -> None:
         self._touched[job.number] = job

@@ -1,6 +1,6 @@
-"""The history of a sweep, recorded event by event: the source of reports and pages, live and simulated.
+"""The history of a scheduler, recorded event by event: the source of reports and pages, live and simulated.
 
-Times are seconds since the sweep began.
+Times are seconds since the scheduler began.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from hscheduler.core.use import Use
 CURVE_POINTS = 200
 #: Points of the cluster's history.
 CLUSTER_POINTS = 400
-#: Containers are recorded by node only in clusters with at most this many nodes.
-MOST_NODES = 64
 #: Entries of the history of job numbers and of decisions that :meth:`Timeline.forget` keeps.
 LATEST_NUMBERS = 2_000
 LATEST_DECISIONS = 500
@@ -107,10 +105,8 @@ class Timeline:
         self.decisions: list[DecisionRecord] = []
         #: (time, running jobs, queued jobs) at each change.
         self.numbers: list[tuple[float, int, int]] = []
-        #: Nodes in the order in which they joined; only in clusters of at most :data:`MOST_NODES`.
-        self.nodes: dict[str, None] = {}
-        #: (time, share of vcores held by containers, containers on each of :attr:`nodes`) at each change, thinned.
-        self.cluster: Thinned[tuple[float, float, tuple[int, ...]]] = Thinned(CLUSTER_POINTS)
+        #: (time, share of the cluster's vcores that containers hold) at each change, thinned.
+        self.cluster: Thinned[tuple[float, float]] = Thinned(CLUSTER_POINTS)
         self.end_s = 0.0
         self._busy_vcore_s = 0.0
         self._vcore_s = 0.0
@@ -163,7 +159,7 @@ class Timeline:
             if not sweep or trial.sweep == sweep
         }
         other.decisions, other.numbers = list(self.decisions), list(self.numbers)
-        other.nodes, other.cluster = dict(self.nodes), self.cluster.copy()
+        other.cluster = self.cluster.copy()
         return other
 
     def forget(self, jobs: Collection[str], scheduler: Scheduler) -> None:
@@ -281,7 +277,7 @@ class Timeline:
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why
                 # The scheduler has no record of a rejected job.
                 self._over += job_id in scheduler.jobs
-            case e.Explain(_, sentence, jobs, actions):
+            case e.Explain(sentence, jobs, actions):
                 self.decisions.append(DecisionRecord(now_s, sentence, jobs, actions))
 
     def _count(self, now_s: float, scheduler: Scheduler) -> None:
@@ -292,9 +288,6 @@ class Timeline:
 
     def _look_at_cluster(self, now_s: float, scheduler: Scheduler) -> None:
         ledger = scheduler.ledger
-        if len(ledger.capacity) <= MOST_NODES:
-            self.nodes.update(dict.fromkeys(ledger.capacity))
         share = ledger.used().vcores / (ledger.total().vcores or 1)
-        there = tuple(map(ledger.num_on, self.nodes))
-        if self.cluster.last is None or self.cluster.last[1:] != (share, there):
-            self.cluster.add((now_s, share, there))
+        if self.cluster.last is None or self.cluster.last[1] != share:
+            self.cluster.add((now_s, share))

@@ -29,11 +29,8 @@ class Training:
         self._finished: dict[str, list[tuple[int, float]]] = {}
 
     def set_direction(self, sweep: str, direction: Direction) -> None:
-        """Set whether lower or higher early feedback is better in a sweep."""
-        if self.direction(sweep) != direction:
-            self._directions[sweep] = direction
-            # Rebuilt on the next call of :meth:`worst`.
-            self._ranked.pop(sweep, None)
+        """Set whether lower or higher early feedback is better in a sweep, before its first job."""
+        self._directions[sweep] = direction
 
     def direction(self, sweep: str) -> Direction:
         """Return whether lower or higher early feedback is better in a sweep; default: lower."""

@@ -18,7 +18,7 @@ from eps.spec.file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.rungs import Rungs
-from hscheduler.live.job_state import HistoryReader, Seat
+from hscheduler.live.job_state import HistoryReader
 from hscheduler.live.objective import ObjectiveProcess
 
 #: A process that was killed has this long to end.
@@ -44,9 +44,6 @@ class CallableJob:
     say : callable
         Takes events, from any thread.
     """
-
-    #: There is no report of a job of EPS.
-    report: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -86,18 +83,6 @@ class CallableJob:
                 self._pause(after)
             case e.EndJob(_, _, why):
                 self._end(why)
-            case e.GrowJob(_, containers):
-                names = tuple(container.container_id for container in containers)
-                self._say(e.GrowthFailed(self._job_id, names, "a callable has one container"))
-            case e.ShrinkJob(_, names):
-                self._say(e.ShrinkFailed(self._job_id, names, "a callable has one container"))
-
-    def restore(
-        self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool, num_rungs: int = 0
-    ) -> None:
-        """Report a call of an earlier process as failed: it ended with that process."""
-        if has_started:
-            self._say(e.JobEnded(self._job_id, Phase.FAILED, "its process ended with that of the sweep"))
 
     @property
     def is_alive(self) -> bool:
@@ -183,10 +168,8 @@ class CallableJob:
         if kind == "raised":
             return Phase.FAILED, f"the callable raised {type(what).__name__}: {what}"
         if not self._history:
-            reported, call = (
-                ", ".join(sorted(self._reported)) or "nothing",
-                f"report({self._metric}=..., iteration=...)",
-            )
+            call = f"report({self._metric}=..., iteration=...)"
+            reported = ", ".join(sorted(self._reported)) or "nothing"
             return Phase.FAILED, f"the callable reported {reported}, but no {self._metric}: call {call}"
         return Phase.FINISHED, ""
 

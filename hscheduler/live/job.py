@@ -190,8 +190,6 @@ class LiveJob:
         rungs: Rungs = NO_RUNGS,
     ) -> None:
         self.name = launch.name
-        #: The job's own report, once it has ended.
-        self.report: dict[str, Any] | None = None
         self._launch, self._say, self._restart_s = launch, say, restart_s
         reading = HistoryReader(job_id, metric, feedback_iteration, rungs)
         self._state = JobState(job_id, launch.name, reading, launch.hosts)
@@ -338,7 +336,6 @@ class LiveJob:
                     self._kill(_reason_of(news))
                     self._tell(state.lost(_reason_of(news), now_s))
                 case dict():
-                    self.report = news
                     is_lost = self._launch.detached and news.get("reason") == SUPERVISOR_KILLED
                     wait_s = max(state.waits_s(news, self._restart_s, now_s), LOST_GRACE_S if is_lost else 0.0)
                     self._hurries.wait(wait_s)

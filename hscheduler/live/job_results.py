@@ -11,22 +11,9 @@ from eps.errors import ConfigError, DataError, EpsError, JobNotFoundError, Stora
 from eps.job.client import Job
 from eps.job.predict import load, predict_file
 from eps.job.yarn import shared_application
-from eps.spec import results
-from eps.spec.file import RunRequest
 from eps.system.home import eps_home
 from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
-
-
-def deliver_results(submission: Submission, request: RunRequest) -> None:
-    """Copy report and model of an ended job to the paths that its user named.
-
-    Raises
-    ------
-    StorageError
-        They cannot be written.
-    """
-    results.deliver_results(Job.find(submission.name).directory, request)
 
 
 def own_report(submission: Submission) -> dict[str, Any] | None:

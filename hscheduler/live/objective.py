@@ -8,7 +8,6 @@ process dies.  Ctrl-C reaches the child only through this process.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import pickle
@@ -27,6 +26,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from eps.cluster.supervisor.process import die_with_parent
 from eps.errors import ConfigError, RpcError, TrainingError
 from eps.job.client import submit_instead
 from eps.spec.file import RunRequest
@@ -34,8 +34,8 @@ from eps.spec.file import RunRequest
 logger = logging.getLogger(__name__)
 
 _CODE = "import sys; sys.path[:] = {path!r}; from hscheduler.live.objective import main; main({fd}, {parent})"
-#: Option of prctl(2): the signal that the process gets when its parent dies.
-_PR_SET_PDEATHSIG = 1
+#: Keys of an entry of a history that are no metrics.
+RESERVED = frozenset(("clock", "seconds"))
 #: After a process has closed its end of the pipe, it has this long to exit.
 _END_TIMEOUT_S = 2.0
 
@@ -236,8 +236,8 @@ def report(*, iteration: int | None = None, **metrics: float) -> None:
     Raises
     ------
     ConfigError
-        This is not the callable of a sweep; there is no metric, or one that is not a number; or the iteration is not
-        above that of the last report.
+        This is not the callable of a sweep; there is no metric, one with a reserved name, or one that is not a number;
+        or the iteration is not above that of the last report.
     """
     send, last = _send_report.get(), _reported.get()
     if send is None:
@@ -251,6 +251,8 @@ def report(*, iteration: int | None = None, **metrics: float) -> None:
         )
     if not metrics:
         raise ConfigError("report has no metric: name one, as in report(loss=0.5)")
+    if reserved := RESERVED & metrics.keys():
+        raise ConfigError(f"a metric of report is named {min(reserved)}, which is reserved: use another name")
     try:
         values = {name: float(value) for name, value in metrics.items()}
     except (TypeError, ValueError) as error:
@@ -261,10 +263,7 @@ def report(*, iteration: int | None = None, **metrics: float) -> None:
 
 def main(fd: int, parent_pid: int) -> None:
     """Evaluate the objective that comes over a pipe, and send what it returns or raises."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # If the parent died before the call, no signal will come.
-    if os.getppid() != parent_pid:
-        os._exit(1)
+    die_with_parent(parent_pid)
     with Connection(fd) as connection:
         answer = _evaluated(connection)
         # The parent kills this process once it has the answer.

@@ -164,13 +164,12 @@ class TpePoints:
         Hyperopt has no state for a trial that was stopped.  ``STATUS_FAIL`` would hide from it that the point is bad,
         so such a trial is complete, with the last value known; Ray Tune does the same.
         """
-        known = loss is not None and not math.isnan(loss)
         for document in self._trials._dynamic_trials:
             if document["tid"] == self._documents[job_id]:
                 document["state"] = self._hyperopt.JOB_STATE_DONE
                 document["result"] = (
                     {"status": self._hyperopt.STATUS_OK, "loss": self._sign * float(loss)}
-                    if known and loss is not None
+                    if loss is not None and not math.isnan(loss)
                     else {"status": self._hyperopt.STATUS_FAIL}
                 )
         self._trials.refresh()
@@ -238,8 +237,8 @@ class OptunaPoints:
             raise ConfigError(f"suggest raised {type(error).__name__}: {error}") from error
 
     def restore(self, job_id: str, point: Point) -> None:
-        """Register a point that was suggested before."""
-        self.study.enqueue_trial(dict(_choices_of(self._dimensions, point) if self._suggest is None else point))
+        """Register a point that was drawn from the space before."""
+        self.study.enqueue_trial(dict(_choices_of(self._dimensions, point)))
         self.ask(job_id)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
@@ -295,7 +294,7 @@ def _choices_of(space: Space, point: Mapping[str, Any], label: str = "") -> Iter
 
 def _indices_of(space: Space, point: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the same as Hyperopt has it: a choice is the number of its value."""
-    leaves = {name: leaf for name, leaf in _labelled(space)}
+    leaves = dict(_labelled(space))
     for name, value in _choices_of(space, point):
         leaf = leaves.get(name)
         yield name, leaf.arguments.index(value) if leaf is not None and leaf.kind == "choice" else value

@@ -136,8 +136,6 @@ class Recorder:
         self._held: dict[str, HeldNews] = {}
         #: Why the last write failed; empty if it succeeded.
         self._stuck = ""
-        #: When a write failed last, seconds since the scheduler's start; negative: never.
-        self.stuck_s = -1.0
         self._is_to_end = False
         self._is_of_another_boot = False
         #: Entries must exceed this size before the next attempt to compact; the last one may have failed.
@@ -228,7 +226,6 @@ class Recorder:
                 if not self._stuck:
                     logger.error("%s; events wait, and EPS retries", error)
                 self._stuck = str(error.__cause__ or error)
-                self.stuck_s = time.monotonic() - self.header.began_s
             self._wait(_RETRY_S)
             # A write may have succeeded in part; a compaction replaces it.
             with suppress(StorageError):

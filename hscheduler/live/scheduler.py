@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from eps.cluster.supervisor.fork_server import ForkServer
 from eps.errors import ConfigError, DeadlineError, StorageError
+from eps.job.client import Job
 from eps.job.entry_points import ENTRY_POINTS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
+from eps.spec.results import deliver_results
 from eps.storage.jobdir import JobDir, check_job_name, job_dir
 from hscheduler.core import events as e
 from hscheduler.core.decisions import needs_of
@@ -33,10 +35,8 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Rungs, Stopping
 from hscheduler.core.state import Scheduler
-from hscheduler.live.callable_job import CallableJob
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
 from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
-from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
 from hscheduler.live.placement import check_place, hosted, runs_on_yarn
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
@@ -45,6 +45,9 @@ from hscheduler.live.submission import Submission, attempts_of
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
 from hscheduler.stopping import RULES
+
+if TYPE_CHECKING:
+    from hscheduler.live.callable_job import CallableJob
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -178,7 +181,8 @@ class Fleet:
     def restore(self, registry: Registry, job_id: str) -> None:
         """Attach to a job that an earlier scheduler process started or was about to start."""
         job, outstanding = registry.state.jobs[job_id], registry.outstanding
-        live = self._jobs[job_id] = self._live(registry, registry.submissions[job_id])
+        # A callable's scheduler has no record.
+        live = self._jobs[job_id] = cast("LiveJob", self._live(registry, registry.submissions[job_id]))
         # Containers that it has released since the last MembersFound belong to other jobs.
         roles = {container.container_id: container.role for container in registry.state.ledger.of_job(job_id)}
         seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
@@ -202,17 +206,10 @@ class Fleet:
                 # If the jobs keep running, the next scheduler finds the order in the record.
                 self._say(e.JobEnded(job_id, Phase.KILLED, ENDS))
 
-    def copy_report(self, submission: Submission) -> None:
-        """Copy a job's own report to its submission, if the job has ended."""
-        live = self._jobs.get(submission.job_id)
-        if live is not None and not self._is_recorded:
-            submission.report = live.report
-
     def retire(self, job_id: str) -> None:
         """Stop watching a job that is over."""
         if (live := self._jobs.get(job_id)) is not None:
             live.retire()
-            live.report = None
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Drop jobs that are over."""
@@ -258,6 +255,9 @@ class Fleet:
         metric = sweep.metric or settings.metric
         feedback_iteration = sweep.feedback_iteration or settings.feedback_iteration
         if self._objective is not None:
+            # Imported late: other sweeps do not need cloudpickle.
+            from hscheduler.live.callable_job import CallableJob
+
             name, point = submission.name, submission.point
             return CallableJob(
                 submission.job_id, name, self._objective, point, metric, feedback_iteration, rungs, self._say
@@ -266,6 +266,8 @@ class Fleet:
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
             every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else CHECKPOINT_EVERY
+            if self._is_recorded and "," in every:
+                every += f",{RECORDED_EVERY}"
             spec = spec.with_settings(checkpoint_every=every)
         elif self._is_recorded and not spec.checkpoint_every:
             spec = spec.with_settings(checkpoint_every=RECORDED_EVERY)
@@ -359,8 +361,6 @@ class Loop:
                 self._recorder.hold(now_s, event)
             else:
                 self._recorder.append(entry)
-        if isinstance(event, e.JobEnded):
-            self._fleet.copy_report(registry.submissions[event.job_id])
         commands, orders = registry.take(entry)
         for command in commands:
             if isinstance(command, e.JobOver):
@@ -451,6 +451,8 @@ class LiveScheduler:
 
             self.registry = recorder.recover(self.registry, policy, RULES, look_back, take)
             self._began_s = recorder.header.began_s
+        #: When it began, in seconds since 1970; after a restart of the host, about.
+        self.began_at = time.time() - self.now_s()
         #: Look-ups of current and past jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
@@ -617,7 +619,7 @@ class LiveScheduler:
         StorageError
             They cannot be written.
         """
-        deliver_results(submission, request)
+        deliver_results(Job.find(submission.name).directory, request)
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all events queued so far are processed and recorded.
@@ -699,10 +701,6 @@ class LiveScheduler:
             raise RuntimeError(f"H-scheduler failed: {self._loop.failed}") from self._loop.failed
         if self._fleet.is_closed:
             raise RuntimeError("H-scheduler has ended")
-
-    def was_stuck_since(self, at_s: float) -> bool:
-        """Return whether the record could not be written at some time after ``at_s``, seconds since the start."""
-        return self._recorder is not None and self._recorder.stuck_s >= at_s
 
     def check_room(self) -> None:
         """Raise ResourceError while no job can be accepted because the record cannot be written."""

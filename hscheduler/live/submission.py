@@ -48,7 +48,7 @@ class Submission:
     rungs: list[tuple[int, float]] = field(default_factory=list)
     #: Whether the stopping rule has paused it.
     is_paused: bool = False
-    #: The job's own report, if it ran and ended; see :func:`hscheduler.live.job_results.own_report`.
+    #: The job's own report, if it came from a service; see :func:`hscheduler.live.job_results.own_report`.
     report: dict[str, Any] | None = None
     #: Whether its processes have ever run.
     has_started: bool = False

@@ -1,7 +1,6 @@
-"""A sweep of real jobs on this host, with H-scheduler in this process.
+"""A sweep of real jobs: it draws the points, submits the trials to a scheduler, and makes the report.
 
-The cluster is simulated: its nodes are numbers in the scheduler's ledger, and all processes run here.  Everything else
-is real.
+The scheduler is its own, of simulated nodes on this host, or that of a service or an application on YARN.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SWEEP = "sweep"
 _LOOK_S = 1.0
 #: A trial that failed because the disk was full is tried again after so many seconds, then twice as many, ...
 SPACE_PAUSE_S = 2.0
-#: ... and so often.
+#: ... and so many such failures do not count as attempts.
 MOST_WITHOUT_SPACE = 8
 #: Seconds for the record to store an event before the caller gives up.
 SETTLE_TIMEOUT_S = 30.0
@@ -78,6 +77,26 @@ def check_names(spec: Spec, name: str) -> None:
         ) from None
 
 
+def _settings_of(spec: Spec, policy: str) -> LiveSettings:
+    return LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
+
+
+def report_of_record(spec: Spec, policy: str, name: str, record: SchedulerRecord) -> dict[str, Any]:
+    """Return the report of a sweep that does not run, from its record.
+
+    Raises
+    ------
+    ConfigError, StorageError
+        As :class:`LiveScheduler`.
+    """
+    spec = spec.under(policy)
+    scheduler = LiveScheduler(spec.cluster.capacities(), _settings_of(spec, policy), record=record, attaches=False)
+    try:
+        return report_of(scheduler, name, spec)
+    finally:
+        scheduler.close(leave=True)
+
+
 @dataclass
 class _Trial:
     """A point, and the jobs that tried it."""
@@ -88,10 +107,6 @@ class _Trial:
     is_reported: bool = False
     #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
     is_cancelled: bool = False
-    #: Failures while the disk was full, which do not count as attempts; the last one; and when another try follows.
-    without_space: int = 0
-    last_without_space: str = ""
-    again_at_s: float = 0.0
 
 
 class Sweep:
@@ -137,7 +152,7 @@ class Sweep:
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
         # The ranking of its jobs comes with the event that opens it.
-        self._settings = LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
+        self._settings = _settings_of(spec, policy)
         #: Seconds from the sweep's start at which trials arrive, unless they arrive when they can start.
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._due_s = next(self._arrivals)
@@ -201,15 +216,6 @@ class Sweep:
             # Also if a second interrupt comes meanwhile: jobs that end here would end for good.
             scheduler.close(leave=is_interrupted, interrupt=is_interrupted)
         return self.report()
-
-    def look_at(self, record: SchedulerRecord) -> dict[str, Any]:
-        """Return the report of a sweep that does not run, from its record; parameters and errors as of :meth:`run`."""
-        scheduler = LiveScheduler(self.spec.cluster.capacities(), self._settings, record=record, attaches=False)
-        self.scheduler = scheduler
-        try:
-            return self.report()
-        finally:
-            scheduler.close(leave=True)
 
     def feed(self, scheduler: LiveScheduler) -> None:
         """Submit all points to a scheduler in which the sweep is open; return when all trials are over.
@@ -376,9 +382,8 @@ class Sweep:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
             return
-        self._note_space(trial, scheduler)
         if self._is_to_retry(trial, scheduler):
-            if scheduler.now_s() >= trial.again_at_s:
+            if scheduler.now_s() >= self._again_at_s(trial, scheduler):
                 self._try(trial, scheduler)
         else:
             trial.is_reported = True
@@ -391,24 +396,19 @@ class Sweep:
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         last = trial.attempts[-1]
-        if self.name in scheduler.registry.closed:
+        if self.name in scheduler.registry.closed or not (is_retryable(last) or lacked_space(last)):
             return False
-        if trial.last_without_space == last.job_id:
-            return True
-        counted = len(trial.attempts) - trial.without_space
-        return counted <= self.spec.sweep.retries and is_retryable(last)
+        counted = len(trial.attempts) - min(MOST_WITHOUT_SPACE, sum(map(lacked_space, trial.attempts)))
+        return counted <= self.spec.sweep.retries
 
-    def _note_space(self, trial: _Trial, scheduler: LiveScheduler) -> None:
-        """Note whether the latest attempt of a trial failed because the disk was full."""
+    def _again_at_s(self, trial: _Trial, scheduler: LiveScheduler) -> float:
+        """Return when to try a trial again: at once, unless the disk was full."""
         last = trial.attempts[-1]
-        if trial.without_space >= MOST_WITHOUT_SPACE or trial.last_without_space == last.job_id:
-            return
+        if not lacked_space(last):
+            return 0.0
         record = scheduler.registry.timeline.trials.get(last.job_id)
-        was_stuck = record is not None and scheduler.was_stuck_since(record.arrived_s)
-        if lacked_space(last) or (was_stuck and is_retryable(last)):
-            trial.last_without_space = last.job_id
-            trial.again_at_s = scheduler.now_s() + SPACE_PAUSE_S * 2**trial.without_space
-            trial.without_space += 1
+        failed_s = 0.0 if record is None or record.finished_s is None else record.finished_s
+        return failed_s + SPACE_PAUSE_S * 2 ** (sum(map(lacked_space, trial.attempts)) - 1)
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

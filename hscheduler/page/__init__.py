@@ -43,51 +43,39 @@ class Stops:
     sweeps: Callable[[], Sequence[str]]
 
 
-def page(reports: Reports, *, live: bool = False, ended_at: float | None = None, stops: Stops | None = None) -> str:
-    """Return the HTML page of reports, by policy.  A live page polls its server every second.
+def page(reports: Reports) -> str:
+    """Return the HTML page of reports, by policy."""
+    return _document(as_json(_data(reports, live=False, stops=None)), live=False)
 
-    Parameters
-    ----------
-    reports : mapping
-    live : bool
-    ended_at : float, optional
-        When the reports were made, in seconds since 1970; dates those that do not say when their sweeps began.
-    stops : Stops, optional
-        What a live page has buttons for.
-    """
+
+def _document(data: str, *, live: bool) -> str:
+    """Return the HTML page of data as JSON.  A live page polls its server every second."""
     return document(
         "H-scheduler",
         asset(__name__, "body.html"),
-        _data(reports, live, ended_at, stops),
+        data,
         styles=[asset(__name__, "page.css")],
         scripts=[asset(__name__, name) for name in _SCRIPTS],
         live=live,
     )
 
 
-def write_page(path: Path, reports: Reports, *, ended_at: float | None = None) -> None:
+def write_page(path: Path, reports: Reports) -> None:
     """Write the HTML page of reports, by policy, readable for all users.
-
-    Parameters
-    ----------
-    path : Path
-    reports : mapping
-    ended_at : float, optional
-        As for :func:`page`.
 
     Raises
     ------
     StorageError
         The file cannot be written.
     """
-    write_bytes_atomic(path, page(reports, ended_at=ended_at).encode(), mode=PUBLIC_MODE)
+    write_bytes_atomic(path, page(reports).encode(), mode=PUBLIC_MODE)
 
 
-def _data(reports: Reports, live: bool, ended_at: float | None, stops: Stops | None) -> dict[str, Any]:
+def _data(reports: Reports, *, live: bool, stops: Stops | None) -> dict[str, Any]:
     return {
         "live": live,
         "stops": None if stops is None or not live else {"sweeps": list(stops.sweeps())},
-        "reports": [content(each, ended_at=ended_at, live=live, logs=tails(each)) for each in reports.values()],
+        "reports": [content(each, live=live, logs=tails(each)) for each in reports.values()],
     }
 
 
@@ -98,20 +86,18 @@ class LiveReports:
 
     Parameters
     ----------
-    look : callable, optional
-        As for :meth:`show`; default: no sweep has begun.
     metrics : callable, optional
         Returns ``/metrics`` in the format of Prometheus; called for each request, on the thread of the request.
     """
 
-    def __init__(self, look: Callable[[], Reports] = dict, metrics: Callable[[], str] | None = None) -> None:
+    def __init__(self, metrics: Callable[[], str] | None = None) -> None:
         #: Held while a report is made; concurrent requests share it.
         self._making = threading.Lock()
         self._farewell = Farewell()
-        #: The function that makes reports, whether the sweep still runs, and what may be stopped.
-        self._shown: tuple[Callable[[], Reports], bool, Stops | None] = look, True, None
-        #: The cached data: the function that made its reports, the time on the monotonic clock, the reports, as JSON.
-        self._made: tuple[Callable[[], Reports] | None, float, Reports, str] = None, -math.inf, {}, ""
+        #: The function that makes reports (none before a sweep begins), whether it still runs, and what may be stopped.
+        self._shown: tuple[Callable[[], Reports], bool, Stops | None] = dict, True, None
+        #: The cached data: the function that made its reports, the time on the monotonic clock, the JSON.
+        self._made: tuple[Callable[[], Reports] | None, float, str] = None, -math.inf, ""
         self.pages: Pages = {"/": self._page, "/page.json": self._news}
         if metrics is not None:
             self.pages = {**self.pages, "/metrics": lambda: Text(CONTENT_TYPE, metrics())}
@@ -138,35 +124,30 @@ class LiveReports:
             raise ConfigError("nothing of this sweep can be stopped here")
         if "trial" in wanted:
             stops.trial(wanted["trial"])
-            return Text(_PLAIN, f"{wanted['trial']} is told to stop\n")
+            return Text(_PLAIN, f"{wanted['trial']} is stopping\n")
         name, running = wanted.get("sweep", ""), stops.sweeps()
         if name not in running:
             raise ConfigError(f"sweep is {name!r}, but must be one that runs: {', '.join(running) or 'none does'}")
         stops.sweep(name)
-        return Text(_PLAIN, f"sweep {name} is told to stop\n")
+        return Text(_PLAIN, f"sweep {name} is stopping\n")
 
-    def _latest(self) -> tuple[Reports, str, bool, Stops | None]:
-        """Return the reports, the page's data as JSON, whether the sweep still runs, and what may be stopped."""
+    def _latest(self) -> tuple[str, bool]:
+        """Return the page's data as JSON, and whether the sweep still runs."""
         with self._making:
             look, live, stops = self._shown
-            made_by, made_s, reports, data = self._made
+            made_by, made_s, data = self._made
             if made_by is not look or time.monotonic() >= made_s + KEPT_S:
-                reports = look()
-                data = as_json(_data(reports, live, time.time(), stops))
-                self._made = look, time.monotonic(), reports, data
-            return reports, data, live, stops
+                data = as_json(_data(look(), live=live, stops=stops))
+                self._made = look, time.monotonic(), data
+            return data, live
 
     def _page(self) -> Text:
         # Also before the sweep begins: the page polls for its reports.
-        reports, _, live, stops = self._latest()
-        return Text(
-            "text/html; charset=utf-8",
-            page(reports, live=live, ended_at=time.time(), stops=stops),
-            lambda: self._farewell.note(live),
-        )
+        data, live = self._latest()
+        return Text("text/html; charset=utf-8", _document(data, live=live), lambda: self._farewell.note(live))
 
     def _news(self) -> Text:
-        _, data, live, _ = self._latest()
+        data, live = self._latest()
         return Text("application/json", data, lambda: self._farewell.note(live, is_poll=True))
 
 

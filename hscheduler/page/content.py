@@ -24,25 +24,17 @@ MOST_CHOICES = 6
 WIDE = 50.0
 _TIMES = ("arrived_s", "started_s", "first_iteration_s", "early_feedback_s", "finished_s")
 #: Figures of the whole sweep, with their names in a report and in its summary.
-_FIGURES = ("utilisation", "useful_share", "waiting_share", "idle_share", "iterations_trained", "overshoot")
+_FIGURES = ("utilisation", "useful_share", "waiting_share", "idle_share", "iterations_trained")
 _SUMMARY = ("queueing_median_s", "early_feedback_mean_s", "first_iteration_median_s", "resizing_share")
 
 
-def content(
-    report: Report,
-    *,
-    ended_at: float | None = None,
-    live: bool = False,
-    logs: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, Any]:
+def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Return what the page shows of a report.
 
     Parameters
     ----------
     report : mapping
         Of :mod:`hscheduler.reports.report`, also of an earlier version.
-    ended_at : float, optional
-        When the report was made, in seconds since 1970; dates a report that does not say when its sweep began.
     live : bool
         Whether the sweep still runs.
     logs : mapping, optional
@@ -62,7 +54,7 @@ def content(
         "stop": report.get("stop", ""),
         "data": _text(job.get("data", "")),
         "model": _text(job.get("model", "")),
-        "began_at": _began_at(report, ended_at),
+        "began_at": _began_at(report),
         "state": "running" if live else report.get("state") or _state(report),
         "metric": metric,
         "direction": report.get("direction") or "minimize",
@@ -166,7 +158,6 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
         "values": _thinned(trial.get("values", ()), most),
         "pause_s": trial.get("resize_pause_s"),
         "restarts": trial.get("restarts"),
-        "pauses": trial.get("pauses"),
         "log": list(logs.get(str(trial["job_id"]), ())),
     }
     return found | {name: value for name, value in optional.items() if value}
@@ -194,16 +185,10 @@ def _state(report: Report) -> str:
     return "ended" if all(Phase(trial["phase"]).ended for trial in report["trials"]) else "interrupted"
 
 
-def _began_at(report: Report, ended_at: float | None) -> str:
-    """Return when a sweep began, as ISO 8601 in UTC; empty if that is unknown."""
+def _began_at(report: Report) -> str:
+    """Return when a sweep began, as ISO 8601 in UTC; empty if it was simulated."""
     known = report.get("began_at")
-    if isinstance(known, str):
-        return known
-    if not isinstance(known, int | float):
-        if ended_at is None:
-            return ""
-        known = ended_at - report["makespan_s"]
-    return datetime.fromtimestamp(known, UTC).isoformat(timespec="seconds")
+    return "" if known is None else datetime.fromtimestamp(known, UTC).isoformat(timespec="seconds")
 
 
 def _text(value: object) -> str:

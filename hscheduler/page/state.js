@@ -6,7 +6,8 @@ const STATES = { finished: "✓", killed: "✕", failed: "!", queued: "○", pau
 let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], ids = new Map(), hues = [], laid = null, bands = [], plots = [];
 
 const ENDED = new Set(["finished", "killed", "failed"]);
-const valueOf = (t) => t.value ?? t.feedback ?? last(t.values || (sweep.metric === "loss" ? t.curve : []));
+// Its final value, else the latest, else its early feedback.
+const valueOf = (t) => t.value ?? last(t.values || (sweep.metric === "loss" ? t.curve : [])) ?? t.feedback;
 const last = (curve) => curve && curve.length ? curve[curve.length - 1][2] : null;
 const better = (a, b) => sweep.direction === "maximize" ? a > b : a < b;
 const stateText = (t) => `${STATES[t.state] || "▸"} ${t.state}`;
@@ -31,7 +32,7 @@ function colorOf(k, theme) {
   return ranks[k] == null ? theme.none : mixed(theme.worst, theme.best, ranks[k] ** 2);
 }
 const themeNow = () => ({ hues: Array.from({ length: HUES }, (_, k) => css(`c${k}`)), worst: css("worst"), best: css("best"), none: css("none"), ink: css("ink"),
-  soft: css("soft"), card: css("card"), line: css("line"), mark: css("mark"), bad: css("bad") });
+  soft: css("soft"), card: css("card"), mark: css("mark") });
 
 function describe(k, more = []) {
   const t = sweep.trials[k], value = valueOf(t);

@@ -31,10 +31,10 @@ function filterOf(text, columns) {
 function drawTable() {
   const columns = columnsNow(), keep = filterOf($("find").value, columns);
   const [by, sign] = order || [sweep.metric, sweep.direction === "maximize" ? -1 : 1], column = columns.find((c) => c.name === by) || columns[0];
-  const rank = { finished: 0, training: 1, killed: 2 };
+  const rank = (t) => t.state === "finished" ? 0 : ENDED.has(t.state) ? 2 : 1;
   const rows = sweep.trials.map((t, k) => [t, k, column.read(t)]).filter(([t]) => keep(t)).sort(([a, j, u], [b, k, v]) => {
     // Without an order of the reader's: the best first, then what runs, then what was stopped.
-    if (u == null || v == null) return (u == null) - (v == null) || (order ? 0 : (rank[a.state] ?? 3) - (rank[b.state] ?? 3)) || j - k;
+    if (u == null || v == null) return (u == null) - (v == null) || (order ? 0 : rank(a) - rank(b)) || j - k;
     return sign * (typeof u === "number" && typeof v === "number" ? u - v : COLLATOR.compare(String(u), String(v))) || j - k;
   });
   start = Math.min(start, Math.max(0, Math.floor((rows.length - 1) / ROWS) * ROWS));

@@ -39,10 +39,9 @@ from hscheduler.core.decisions import Action, AdmissionView, Decision, Grow, Pla
 from hscheduler.core.jobs import Job, Phase
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Role
-from hscheduler.core.words import count_of, counted, words_of
+from hscheduler.core.words import count_of, counted, listed, words_of
 from hscheduler.policies.placing import (
     first_of,
-    listed,
     pass_the_head,
     place,
     roles_of,

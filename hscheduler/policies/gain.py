@@ -26,10 +26,10 @@ from hscheduler.core.decisions import Action, Decision, Grow, Shrink, Start, Vie
 from hscheduler.core.division import Need, divide
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Job
 from hscheduler.core.resources import Container, Role
-from hscheduler.core.words import counted
+from hscheduler.core.words import counted, listed
 from hscheduler.policies.elastic import undo_growth
 from hscheduler.policies.kill import scaled
-from hscheduler.policies.placing import first_of, interleaved, listed, pass_the_head, place, roles_of
+from hscheduler.policies.placing import first_of, interleaved, pass_the_head, place, roles_of
 
 #: A job before its early feedback gets a container of others only if that adds this share of a container's own speed.
 WORTH_OF_OTHERS = 0.4
@@ -113,7 +113,7 @@ def _divide(view: View, jobs: Sequence[Job], needs: Sequence[Need], containers: 
 
 
 def _ends_s(view: View, jobs: Sequence[Job], needs: Sequence[Need], sizes: Sequence[int], first: bool) -> float:
-    """Return the seconds until the last milestone of the jobs before, or after, their early feedback."""
+    """Return the mean seconds to early feedback of the jobs before it (``first``), else those to the last milestone."""
     ends = [need.ends_s(sizes[k]) for k, need in enumerate(needs) if _is_first(view, jobs[k]) is first]
     return sum(ends) / max(1, len(ends)) if first else max(ends, default=0.0)
 

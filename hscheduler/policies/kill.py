@@ -22,10 +22,9 @@ from hscheduler.core.decisions import Decision, Place, Restart, Start, View, nee
 from hscheduler.core.jobs import Job, JobRequest, Size, worst
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Role
-from hscheduler.core.words import count_of
+from hscheduler.core.words import count_of, listed
 from hscheduler.policies.placing import (
     first_of,
-    listed,
     not_free,
     pass_the_head,
     place,

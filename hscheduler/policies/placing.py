@@ -13,7 +13,6 @@ from hscheduler.core.jobs import Job, JobRequest
 from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.words import count_of
-from hscheduler.core.words import listed as listed
 
 #: Smaller jobs that may start before the head of the queue; after that, all wait for it.
 MOST_PASSES = 3
@@ -64,10 +63,9 @@ def place(room: FreeSpace, request: JobRequest, roles: Iterable[Role]) -> tuple[
     return placed, left
 
 
-def roles_of(request: JobRequest, workers: int = 0, servers: int = 0) -> list[Role]:
-    """Return the roles that a job starts with, its master first if that needs one; by default the size it asks for."""
-    masters = [Role.MASTER] * request.count(Role.MASTER)
-    return masters + interleaved(workers or request.workers, servers or request.servers)
+def roles_of(request: JobRequest, workers: int, servers: int) -> list[Role]:
+    """Return the roles that a job starts with in some size, its master first if that needs one."""
+    return [Role.MASTER] * request.count(Role.MASTER) + interleaved(workers, servers)
 
 
 def size_of(job: Job) -> tuple[int, int]:
@@ -82,23 +80,14 @@ def not_free(job: Job) -> str:
     return f"{text} is not free" if sum(size) + masters == 1 else f"{text} are not free together"
 
 
-def start_if_it_fits(view: AdmissionView, job: Job) -> Start | None:
-    """Return the start of a job if everything it asks for is free, else None."""
-    room, places = view.room(), []
-    for role in roles_of(job.request, *size_of(job)):
-        node = room.take(job.request.resources(role))
-        if node is None:
-            return None
-        places.append(Place(role, node))
-    return Start(job.job_id, tuple(places))
-
-
 def start_in_what_is_free(view: AdmissionView, job: Job) -> Decision | None:
     """Return the plan that starts a job if everything it asks for is free, else None."""
-    start = start_if_it_fits(view, job)
-    if start is None:
+    places, left = place(view.room(), job.request, roles_of(job.request, *size_of(job)))
+    if left:
         return None
-    return Decision((start,), f"{job.job_id} starts with {count_of(*size_of(job))}: they are free")
+    return Decision(
+        (Start(job.job_id, tuple(places)),), f"{job.job_id} starts with {count_of(*size_of(job))}: they are free"
+    )
 
 
 _V = TypeVar("_V", bound=AdmissionView)

@@ -13,8 +13,8 @@ from random import Random
 
 from hscheduler.core.decisions import Action, Decision, Shrink, View, needing
 from hscheduler.core.resources import Role
-from hscheduler.core.words import counted, words_of
-from hscheduler.policies.placing import listed, not_free, pass_the_head, start_in_what_is_free
+from hscheduler.core.words import counted, listed, words_of
+from hscheduler.policies.placing import not_free, pass_the_head, start_in_what_is_free
 
 
 @needing(takes=True)

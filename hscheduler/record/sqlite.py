@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hscheduler.core.codec import FORMAT
 from hscheduler.record.api import Entry, Header, check_format, entry_of, entry_text
 from hscheduler.record.ended_jobs import TABLES, Database, Decided, EndedJob, Rows
 
-#: Every format keeps the columns of ``about``: its header is read to forget a record of any version.
+#: Every format keeps the columns of ``about``: a record of any version names its jobs.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (format TEXT, written_by TEXT, header TEXT, snapshot TEXT);
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, entry TEXT);
@@ -107,13 +107,3 @@ def tag_of(path: Path) -> str:
             return str(json.loads(header)["tag"])
     except (sqlite3.Error, ValueError, KeyError, TypeError):
         return ""
-
-
-def set_aside(path: Path, target: Path) -> None:
-    """Rename the file of a record, which may be damaged; raises OSError."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
-        # Merge the write-ahead log into the file.
-        connection.execute("PRAGMA journal_mode = DELETE")
-    for more in ("-wal", ""):
-        if (there := path.with_name(path.name + more)).exists():
-            there.rename(target.with_name(target.name + more))

@@ -105,7 +105,7 @@ def _for_mlflow(uri: str) -> Export:
         client.set_terminated(run_id, _STATUS.get(trial["phase"], "FAILED"), at_ms(ended_s))
 
     def export(report: Mapping[str, Any]) -> None:
-        began_ms = round(1000 * (time.time() - report["makespan_s"]))
+        began_ms = round(1000 * _began_at(report))
         try:
             client, name = MlflowClient(uri), f"hscheduler-{report['policy']}"
             known = client.get_experiment_by_name(name)
@@ -154,6 +154,12 @@ def _for_optuna(url: str) -> Export:
     return export
 
 
+def _began_at(report: Mapping[str, Any]) -> float:
+    """Return when a sweep began, in seconds since 1970; if it was simulated, as if it ended now."""
+    known: float | None = report.get("began_at")
+    return time.time() - report["makespan_s"] if known is None else known
+
+
 def _frozen(
     optuna_trial: Any, trial: Mapping[str, Any], report: Mapping[str, Any], distributions: Mapping[str, Any]
 ) -> Any:
@@ -163,7 +169,7 @@ def _frozen(
     state = ended.get(Phase(trial["phase"]), states.WAITING if trial.get("started_s") is None else states.RUNNING)
     if state is states.COMPLETE and trial["loss"] is None:
         state = states.FAIL
-    began = datetime.now() - timedelta(seconds=report["makespan_s"])
+    began = datetime.fromtimestamp(_began_at(report))
     started_s = trial["arrived_s"] if trial.get("started_s") is None else trial["started_s"]
     ended_s = report["makespan_s"] if trial["finished_s"] is None else trial["finished_s"]
     curve = trial["curve"] if report["metric"] == "loss" else trial.get("values", ())

@@ -40,6 +40,7 @@ def report(
     attempts: Mapping[str, Sequence[str]] | None = None,
     sweep: str = "",
     began_s: float = 0.0,
+    began_at: float | None = None,
     spec: Spec | None = None,
     iterations: Mapping[str, int] | None = None,
     stop: str = "",
@@ -74,6 +75,8 @@ def report(
         Report only this sweep of a scheduler with several; empty: all.
     began_s : float
         Start of the sweep on the scheduler's clock.  Utilisation and job numbers cover the whole scheduler.
+    began_at : float, optional
+        The same, in seconds since 1970; None: it is simulated.
     spec : Spec, optional
         The sweep's settings, to include in the report.
     iterations : mapping, optional
@@ -99,8 +102,10 @@ def report(
     found = measures.anytime(trials, losses, metric, direction)
     return {
         "policy": policy,
+        "is_callable": spec is not None and spec.is_callable,
         "metric": metric,
         "direction": str(direction or ""),
+        "began_at": began_at,
         "makespan_s": round(end_s, _DIGITS),
         "spec": None if spec is None else spec.tables(),
         "best": _best(completed, losses, points, direction, metric),
@@ -126,10 +131,7 @@ def report(
             for trial in trials
         ],
         "cluster": {
-            "nodes": list(record.nodes),
-            "history": [
-                [_seconds(at_s - began_s), round(share, 4), *there] for at_s, share, there in record.cluster.points()
-            ],
+            "history": [[_seconds(at_s - began_s), round(share, 4)] for at_s, share in record.cluster.points()]
         },
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": _decisions(record, records, sweep, began_s),

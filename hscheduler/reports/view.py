@@ -24,8 +24,6 @@ from hscheduler.core.timeline import Timeline
 CURVE_POINTS = 40
 #: Number of decisions shown.
 LATEST_DECISIONS = 20
-#: Number of queued jobs shown with their reason.
-LOOKED_AT = 50
 #: Upper bounds of the histogram of early-feedback latencies, seconds.
 LATENCY_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 
@@ -45,12 +43,9 @@ class Row:
     #: The median of its latest iterations, seconds.
     iteration_s: float | None = None
     feedback: float | None = None
-    #: Training loss.
-    loss: float | None = None
     #: Final value of the sweep's metric.
     result: float | None = None
     why: str = ""
-    ended_s: float | None = None
     sweep: str = ""
     #: Its hyperparameters.
     point: Mapping[str, Any] = field(default_factory=dict)
@@ -86,8 +81,6 @@ class Look:
     #: Total number of trials.
     trials: int = 0
     rows: Sequence[Row] = ()
-    #: (job, why it waits), the head first; at most :data:`LOOKED_AT`.
-    queue: Sequence[tuple[str, str]] = ()
     num_queued: int = 0
     #: (time, sentence), the latest last.
     decisions: Sequence[tuple[float, str]] = ()
@@ -163,8 +156,6 @@ class SweepView:
                 case e.FeedbackGiven(job_id):
                     self._feedback_came(self._rows[job_id], now_s)
                 case e.Iterated(job_id, _, _, losses, values):
-                    if losses:
-                        self._rows[job_id].loss = losses[-1][2]
                     self._draw(job_id, losses if self.metric == "loss" else values)
             touched = {getattr(each, "job_id", "") for each in (event, *commands)}
             for job_id in sorted(touched & self._rows.keys()):
@@ -181,8 +172,6 @@ class SweepView:
                 if trial.feedback_s is not None:
                     self._feedback_came(row, trial.feedback_s)
                 self._update(row, scheduler)
-                if trial.curve.last is not None:
-                    row.loss = trial.curve.last[2]
                 self._draw(row.job_id, (trial.curve if self.metric == "loss" else trial.values).points())
                 if trial.finished_s is not None:
                     self._take_command(trial.finished_s, e.JobOver(trial.job_id, trial.phase, trial.why))
@@ -270,10 +259,10 @@ class SweepView:
         match command:
             case e.JobOver(job_id, phase, why) if job_id in self._rows:
                 row = self._rows[job_id]
-                row.phase, row.why, row.ended_s = phase, why, now_s
+                row.phase, row.why = phase, why
                 row.workers = row.servers = 0
                 row.result = self.result_of(job_id)
-            case e.Explain(_, sentence, _):
+            case e.Explain(sentence):
                 self._decisions.append((now_s, sentence))
                 self._num_decisions += 1
 
@@ -285,7 +274,6 @@ class SweepView:
         ledger = scheduler.ledger
         self._look = Look(
             now_s,
-            queue=[(job.job_id, job.why) for job in scheduler.queue[:LOOKED_AT]],
             num_queued=len(scheduler.queue),
             vcores=ledger.total().vcores,
             used_vcores=ledger.used().vcores,

@@ -24,7 +24,6 @@ from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from eps.storage.locations import open_storage
 from eps.system import interrupt
 from hscheduler.application.monitor import KILL_S, ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
-from hscheduler.application.staged_files import SWEEP
 from hscheduler.application.submit import submit_sweep
 from hscheduler.core import events as e
 from hscheduler.live.checks import check_sweep, warnings_of
@@ -32,7 +31,7 @@ from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import LiveScheduler, OnEvent
-from hscheduler.live.sweep import Sweep, check_names
+from hscheduler.live.sweep import SWEEP, Sweep, check_names
 from hscheduler.reports.news import failures, sentences
 from hscheduler.reports.view import SweepView
 from hscheduler.runners.report_writer import ReportWriter
@@ -146,8 +145,12 @@ class Here:
         pickled = None
         if objective is not None:
             # Imported late: other sweeps do not need cloudpickle.
-            from hscheduler.live.objective import pickled_callable
-
+            try:
+                from hscheduler.live.objective import pickled_callable
+            except ImportError as error:
+                raise ConfigError(
+                    f"objective needs cloudpickle ({error}): pip install '.[sweep]' in EPS's folder"
+                ) from None
             pickled = pickled_callable(objective)
         self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, pickled)
         self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
@@ -178,14 +181,14 @@ class Here:
             return replace(self._stopped(), error=error)
 
     def report(self) -> dict[str, Any] | None:
-        """Return the current report; None before the sweep has started."""
-        return None if self.sweep.scheduler is None else self.sweep.report()
+        """Return the current report, with its name if it is recorded; None before the sweep has started."""
+        return None if self.sweep.scheduler is None else self._titled(self.sweep.report(), SweepState.RUNNING)
 
     def _run(self) -> dict[str, Any]:
         if self._place is None:
             return self.sweep.run()
         place = self._place
-        writer = ReportWriter(lambda: self._titled(self.report(), SweepState.RUNNING), [place.report_path, *self._more])
+        writer = ReportWriter(self.report, [place.report_path, *self._more])
         self.viewers.append(lambda now_s, event, commands: writer.note())
         # A signal of the terminal or the system interrupts the jobs, too: they are not tied to this process.
         with interrupt.interrupt_on_signals(), closing(place.open_record()) as record, writer:

@@ -7,8 +7,7 @@
     ├── sockets/        Unix sockets for the user's processes on this host
     ├── tls/            certificates for clients on other hosts (hscheduler serve --listen)
     ├── service.json    {"host", "port", "pid"}
-    ├── record.sqlite   see hscheduler.record
-    └── record-TAG.sqlite   an old record (hscheduler serve --forget)
+    └── record.sqlite   see hscheduler.record
 """
 
 from __future__ import annotations

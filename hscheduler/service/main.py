@@ -14,18 +14,17 @@ import grpc
 
 from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
-from eps.job.client import Job
 from eps.net.calls.call import serve, stop
 from eps.storage.jobdir import list_jobs
 from hscheduler.core.rungs import DEFAULT
-from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, do_nothing
+from hscheduler.live.job import ENDS, BeforeEnd, do_nothing
 from hscheduler.live.placement import runs_on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, is_managed
 from hscheduler.live.submission import trial_of
 from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
 from hscheduler.record.api import Header, SchedulerRecord
-from hscheduler.record.sqlite import SqliteRecord, set_aside, tag_of
+from hscheduler.record.sqlite import SqliteRecord, tag_of
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer, Take
 from hscheduler.service.server import SchedulerService
@@ -132,55 +131,16 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
             scheduler.close(leave=True)
 
 
-def _running_of(tag: str) -> list[str]:
-    """Return the names of the running jobs of a record."""
-    return [job.name for job in list_jobs() if tag and is_managed(job, tag) and job.is_running()]
-
-
-def _way_out(directory: ServiceDir, tag: str, error: StorageError) -> StorageError:
+def _way_out(tag: str, error: StorageError) -> StorageError:
     """Return an error about an unusable record: the cause, its running jobs, and what to do."""
-    running = ", ".join(_running_of(tag)) or "none"
-    told = f"its running jobs: {running}" if tag else "its jobs are unknown: eps list shows all jobs"
+    running = [job.name for job in list_jobs() if tag and is_managed(job, tag) and job.is_running()]
+    told = (
+        f"its running jobs: {', '.join(running) or 'none'}" if tag else "its jobs are unknown: eps list shows all jobs"
+    )
     return StorageError(
         f"{error}\nThe record was not changed; {told}.\n"
-        f"Use the version that wrote the record; or end these jobs, rename the record and start with an empty one: "
-        f"hscheduler serve --forget --state {directory.path}"
+        "Use the version that wrote the record; or end these jobs (eps kill NAME), and start with another --state"
     )
-
-
-def forget(directory: ServiceDir) -> str:
-    """End the running jobs of a record and rename it; return what was done, as a sentence.
-
-    For a record that cannot be read: another version wrote it, or the disk has damaged it.  Ended jobs keep their
-    checkpoints, so ``eps resume`` continues them without the service.  Idempotent.
-
-    Raises
-    ------
-    EpsError
-        A job cannot be ended; the record was not renamed.
-    ConfigError
-        A service runs in the directory.
-    StorageError
-        The record cannot be renamed.
-    """
-    path = directory.record
-    with directory.lock():
-        if not path.exists():
-            return f"there was no record in {path.parent}"
-        tag = tag_of(path)
-        running = _running_of(tag)
-        for name in running:
-            with Job.find(name) as job:
-                job.kill("killed by hscheduler serve --forget", END_TIMEOUT_S)
-        aside, number = path.with_name(f"{path.stem}-{tag or 'unknown'}{path.suffix}"), 1
-        while aside.exists():
-            number += 1
-            aside = path.with_name(f"{path.stem}-{tag or 'unknown'}-{number}{path.suffix}")
-        try:
-            set_aside(path, aside)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be renamed to {aside}: {error.strerror}") from error
-    return f"ended {', '.join(running) or 'no job'}; the old record is {aside}"
 
 
 def _check_address(host: str, port: int) -> None:
@@ -201,12 +161,10 @@ def _check_address(host: str, port: int) -> None:
 
 
 def _opened(directory: ServiceDir) -> SqliteRecord:
-    if (journal := directory.path / "journal.jsonl").exists() and not directory.record.exists():
-        raise StorageError(f"{journal} is of an earlier version, which this one cannot read: use another --state")
     try:
         return SqliteRecord(directory.record)
     except StorageError as error:
-        raise _way_out(directory, tag_of(directory.record), error) from error
+        raise _way_out(tag_of(directory.record), error) from error
 
 
 class Service:

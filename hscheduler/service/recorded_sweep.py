@@ -29,8 +29,7 @@ from eps.job.yarn.sweeps import SETTINGS, sweeps_dir
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, check_job_name
 from eps.system.home import DIRECTORY_MODE, make_private
-from hscheduler.live.points import GivenPoints
-from hscheduler.live.sweep import Sweep, jobs_of, trial_prefix
+from hscheduler.live.sweep import jobs_of, report_of_record, trial_prefix
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.spec import Spec
 
@@ -274,9 +273,7 @@ class RecordedSweep:
             with self.lock():
                 policy, spec = self.settings()
                 with closing(self.open_record()) as record:
-                    return self.titled(
-                        Sweep(spec, policy, points=GivenPoints(()), name=self.name).look_at(record), state
-                    )
+                    return self.titled(report_of_record(spec, policy, self.name, record), state)
         found = self.latest_report()
         if found is None:
             raise ConfigError(f"sweep {self.name!r} has no report yet: try again in a few seconds")
@@ -313,7 +310,6 @@ class RecordedSweep:
 
 
 def recorded_sweeps() -> Iterator[RecordedSweep]:
-    """Yield the sweeps of this host, the last changed first."""
+    """Yield the sweeps of this host, by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        found = [RecordedSweep(path) for path in sweeps_dir().iterdir() if (path / SETTINGS).exists()]
-        yield from sorted(found, key=lambda each: (-each.changed_s(), each.name))
+        yield from (RecordedSweep(path) for path in sorted(sweeps_dir().iterdir()) if (path / SETTINGS).exists())

@@ -79,6 +79,8 @@ class SchedulerService(HSchedulerServicer):
         before = self._scheduler.registry.sweeps.get(request.sweep)
         if before is not None and replace(before, trials=opened.trials) != opened:
             raise ConfigError(f"sweep {request.sweep!r} was opened with other settings before: use another name")
+        if before is None and self._scheduler.look_ups.has_sweep(request.sweep):
+            raise ConfigError(f"sweep {request.sweep!r} has jobs already: open it before its first job")
         if before != opened:
             self._scheduler.open_sweep(opened)
             self._settle()
@@ -288,10 +290,8 @@ class SchedulerService(HSchedulerServicer):
         record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
         metric = self._metric(submission.sweep)
-        latest = None if record is None else _last(record.curve)
-        value = latest if metric == "loss" or record is None else _last(record.values)
-        value = submission.feedback if value is None else value
-        value = submission.loss if submission.loss is not None else value
+        latest = None if record is None else _last(record.curve if metric == "loss" else record.values)
+        value = next((each for each in (submission.loss, latest, submission.feedback) if each is not None), None)
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {
             "job_id": submission.job_id,
@@ -311,8 +311,6 @@ class SchedulerService(HSchedulerServicer):
             "value": None if value is None else spelt(value),
             # The final value only, whatever the metric.
             "loss": None if submission.loss is None else spelt(submission.loss),
-            # The training loss after the latest iteration.
-            "latest_loss": None if latest is None else spelt(latest),
             "feedback": None if submission.feedback is None else spelt(submission.feedback),
             # A job reports one more iteration when it has measured its final metrics.
             "iteration": min(job.iteration if job is not None else submission.iteration, submission.spec.iterations),

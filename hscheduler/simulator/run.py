@@ -25,7 +25,6 @@ from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Model
 from hscheduler.simulator.models import Costs, SpeedModel
-from hscheduler.simulator.traces import TraceJob, workload
 from hscheduler.simulator.workload import Arrival, SimulatedJob, qualities
 from hscheduler.spec import Spec
 
@@ -128,17 +127,12 @@ def _simulate(
     return {**found, "regret": regret(result, None if first is None else losses[first], direction)}
 
 
-def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:
-    """Simulate the jobs of a trace on a sweep's cluster; return the report.
+def simulate_jobs(spec: Spec, jobs: Iterable[SimulatedJob], policy: str) -> dict[str, Any]:
+    """Simulate any jobs, such as those of a trace, on a sweep's cluster; return the report.
 
     Of the sweep's settings, the feedback iteration, the seed, the threshold and the stopping rule apply.  The threshold
-    holds for each sweep of the trace; by default it is the number of jobs that fit at the size they ask for.
+    holds for each sweep of the jobs; by default it is the number of jobs that fit at the size they ask for.
     """
-    return simulate_jobs(spec, workload(jobs, spec.cluster.container(), spec.sweep.seed, spec.cluster.master()), policy)
-
-
-def simulate_jobs(spec: Spec, jobs: Iterable[SimulatedJob], policy: str) -> dict[str, Any]:
-    """Simulate any jobs on a sweep's cluster, with the settings of :func:`simulate_trace`; return the report."""
     sweep, jobs = spec.sweep, list(jobs)
     opened = [
         e.SweepOpened(name, threshold=sweep.threshold or None, stopping=sweep.stopping(), trials=trials)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eps.errors import EpsError
-from eps.spec.job_spec import SETTINGS, JobSpec
+from eps.spec.job_spec import JobSpec
 from hscheduler.core.jobs import Phase
 from hscheduler.core.words import counted
 from hscheduler.spec import Spec
@@ -65,7 +65,7 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         return _none("the sweep's file does not have the size of the cluster on YARN")
     if not all(_MEASURED <= trial.keys() for trial in report["trials"]):
         return _none("the report is of an earlier version, which measured no speeds")
-    if any(name not in SETTINGS for trial in report["trials"] for name in trial["point"]):
+    if report.get("is_callable"):
         return _none("its trials are calls of a Python function, whose size is fixed")
     if trials > MOST_TRIALS:
         return _none(f"it takes too long for more than {MOST_TRIALS} trials")

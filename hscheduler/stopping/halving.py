@@ -62,7 +62,7 @@ def asha(cohort: Cohort) -> Decision:
                     f"{job.job_id} is paused: its {job.rungs[rung]:g} is not among {among}" for job in stopped
                 ]
                 return _decision(promoted, stopped, sentences)
-    return _last(cohort, paused) if paused and cohort.gets_no_more and not cohort.is_active else Decision()
+    return _last(cohort, paused) if paused and cohort.gets_no_more and not cohort.num_active else Decision()
 
 
 def _place(cohort: Cohort, rung: int, places: int, fresh: Sequence[Job], paused: Sequence[Job]) -> Decision:

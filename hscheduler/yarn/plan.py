@@ -29,9 +29,9 @@ from hscheduler.core.decisions import Action, AdmissionView, Decision, Shrink, S
 from hscheduler.core.jobs import Job, JobRequest, Phase
 from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
-from hscheduler.core.words import count_of, counted
+from hscheduler.core.words import count_of, counted, listed
 from hscheduler.policies.elastic import schedule_incoming, unplaced
-from hscheduler.policies.placing import listed, place, roles_of, size_of
+from hscheduler.policies.placing import place, roles_of, size_of
 from hscheduler.yarn.wire import Application, Ask, Held, Plan, Snapshot
 
 _SIZE = re.compile(r"(\d{1,9})x(\d{1,6})")

@@ -84,6 +84,8 @@ def complete(master: ScriptedMaster, order: m.TakeCheckpoint, clock: int) -> int
         ("1s", Schedule(seconds=1.0)),
         ("30s", Schedule(seconds=30.0)),
         ("36,12,108,36", Schedule(at=(12, 36, 108))),
+        ("12,36,30s", Schedule(seconds=30.0, at=(12, 36))),
+        ("12,30s", Schedule(seconds=30.0, at=(12,))),
     ],
 )
 def test_schedule_is_read(text: str, schedule: Schedule) -> None:

@@ -276,6 +276,8 @@ NOTHING_WARNED = CheckpointContext(JOB, 7, 2, 5, None, {role: 2 for role in Role
         (Schedule(clocks=10), [10, None, 20, None]),
         # The clock next beyond them, every three seconds.
         (Schedule(seconds=3.0), [None, None, 18, None]),
+        # At clock 10, and when there was none for three seconds.
+        (Schedule(seconds=3.0, at=(10,)), [10, None, 18, None]),
     ],
 )
 def test_a_checkpoint_is_due_by_clocks_or_by_seconds(schedule: Schedule, due: list[int | None]) -> None:

@@ -42,6 +42,7 @@ class FakeJob:
         self.holds_up: threading.Event | None = None
         self.entered = threading.Event()
         self.killed = threading.Event()
+        self.waited = threading.Event()
         self.killed_because = ""
         self.report = {"state": "finished", "reason": "", "history": [], "changes": []}
         self.names = ["worker-1", "worker-2", "server-1"]
@@ -122,6 +123,7 @@ class FakeJob:
             yield progress
 
     def wait(self, timeout_s: float) -> dict[str, Any]:
+        self.waited.set()
         return self.report
 
     def kill(self, why: str, timeout_s: float) -> None:

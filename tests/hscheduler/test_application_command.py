@@ -22,8 +22,9 @@ from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.monitor import Monitor, submitted_sweeps
-from hscheduler.application.staged_files import SWEEP, SWEEP_TYPE
+from hscheduler.application.staged_files import SWEEP_TYPE
 from hscheduler.cli import main
+from hscheduler.live.sweep import SWEEP
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
 from tests.fakes.yarn_client import ID, FakeYarnClient
@@ -512,6 +513,14 @@ def test_a_sweep_that_cannot_be_followed_is_ended(
     monkeypatch.setattr("hscheduler.runners.open_storage", refuse)
     assert sweep(tmp_path) == 2
     assert yarn.killed == [ID]
+
+
+def test_results_that_were_not_fetched_are_told_where_to_come_from(
+    killed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["results", killed]) == 2
+    told = f"the results of {killed} are not here yet: hscheduler sweep --resume {killed} fetches them"
+    assert told in capsys.readouterr().err
 
 
 def test_a_service_refuses_the_folder_of_a_sweep(

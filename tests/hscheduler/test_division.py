@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import product
 from random import Random
 
 import pytest
 
-from hscheduler.core.division import Need, divide, last_s
+from hscheduler.core.division import Need, divide
 from hscheduler.core.speed import Curve
 
 
@@ -27,6 +28,10 @@ def random_needs(draw: Random, number: int) -> list[Need]:
         )
         for _ in range(number)
     ]
+
+
+def last_s(needs: Sequence[Need], sizes: Sequence[int]) -> float:
+    return max(need.ends_s(size) for need, size in zip(needs, sizes, strict=True))
 
 
 def test_no_division_ends_sooner() -> None:

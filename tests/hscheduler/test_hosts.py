@@ -40,7 +40,7 @@ def test_a_request_of_containers_that_host_both() -> None:
     assert asked.hosts and asked.least == 1 and not request("b").hosts
     assert [asked.count(role) for role in Role] == [0, 3, 0]
     assert [asked.most(role) for role in Role] == [0, 16, 0]
-    assert roles_of(asked) == interleaved(3, 0) == [Role.WORKER] * 3
+    assert roles_of(asked, 3, 0) == interleaved(3, 0) == [Role.WORKER] * 3
     assert [scaled(asked, members) for members in (1, 2, 30)] == [(1, 0), (2, 0), (16, 0)]
     with pytest.raises(ValueError, match="servers is 0, but must be at least 1"):
         request("a", 1, 0)

@@ -24,7 +24,7 @@ from hscheduler.live import scheduler as live
 from hscheduler.live.job_state import Seat
 from hscheduler.live.placement import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.policies.placing import start_if_it_fits
+from hscheduler.policies.placing import start_in_what_is_free
 from hscheduler.record.api import Entry
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.spec import ClusterSpec
@@ -206,8 +206,11 @@ def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypa
     scheduler.close(leave=True)
 
     def of_another_version(view: Any) -> Decision:
-        start = start_if_it_fits(view, view.queue[0]) if view.queue else None
-        return Decision((replace(start, places=start.places[::-1]),), "as before") if start else Decision()
+        decision = start_in_what_is_free(view, view.queue[0]) if view.queue else None
+        if decision is None:
+            return Decision()
+        (start,) = decision.actions
+        return Decision((replace(start, places=start.places[::-1]),), "as before")
 
     monkeypatch.setitem(live.POLICIES, "elastic", of_another_version)
     with pytest.raises(StorageError, match=r"1 .* to other"):

@@ -286,7 +286,7 @@ def test_a_recorded_job_that_is_lost_with_its_scheduler_has_not_failed(
     # All processes are killed, the jobs first.
     watched.fake.report = {**watched.fake.report, "state": "killed", "reason": SUPERVISOR_KILLED}
     watched.fake.finish()
-    wait_for(lambda: recorded.report is not None, TIMEOUT_S, "the end of the job")
+    assert watched.fake.waited.wait(TIMEOUT_S), "the job has ended"
     recorded.leave()
     assert watched.silent() and not recorded.is_alive
 

@@ -35,7 +35,6 @@ LOOK = Look(
         Row("b", 0.0, Phase.TRAINING, workers=1, servers=1, sweep='t"wo'),
         Row("c", 0.0, sweep="one"),
     ],
-    queue=[("c", "it waits")],
     num_queued=1,
     num_decisions=7,
     best=Row("d", 0.0, Phase.FINISHED, result=0.25),

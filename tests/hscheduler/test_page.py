@@ -34,17 +34,16 @@ def data_of(text: str) -> dict:
 
 
 def test_it_holds_its_data_and_needs_nothing_else(report):
-    text = page({"elastic": report}, ended_at=1e9)
+    text = page({"elastic": report})
     shown = data_of(text)
     assert shown == {
         "live": False,
-        "reports": [json.loads(as_json(content(report, ended_at=1e9)))],
+        "reports": [json.loads(as_json(content(report)))],
         "stops": None,
     }
     # The page loads nothing: its only address is in the comment that names uPlot.
     assert set(re.findall(r"https?://[^\"' )]+", text)) == {"https://github.com/leeoniya/uPlot"}
     assert "default-src 'none'" in text and "connect-src" not in text
-    assert "connect-src 'self'" in page({}, live=True)
 
 
 def test_markup_in_names_is_escaped(report):
@@ -82,6 +81,7 @@ def test_it_is_served_while_a_sweep_runs(report):
     try:
         status, text = fetch(server.address)
         assert status == 200 and data_of(text) == {"live": True, "reports": [], "stops": None}, "it polls for updates"
+        assert "connect-src 'self'" in text
         assert json.loads(fetch(server.address + "page.json")[1]) == {"reports": [], "live": True, "stops": None}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
@@ -93,17 +93,6 @@ def test_it_is_served_while_a_sweep_runs(report):
         assert json.loads(fetch(server.address + "page.json")[1])["live"] is False
     finally:
         server.close()
-
-
-def test_reading_metrics_prints_nothing(report, capfd):
-    server = PageServer(0, lambda: "metrics 1\n")
-    try:
-        assert fetch(server.address + "metrics")[0] == 200
-        assert fetch(server.address + "metrics")[0] == 200
-    finally:
-        # The close waits for requests in progress.
-        server.close()
-    assert capfd.readouterr().err == ""
 
 
 def test_reports_are_made_on_request_and_once_for_all_viewers(report, monkeypatch):
@@ -151,17 +140,6 @@ def test_a_failed_report_ends_nothing(report):
         for status in (503, 200, 200):
             server.show(lambda: look())
             assert fetch(server.address + "page.json")[0] == status
-    finally:
-        server.close()
-
-
-@pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("localhost", 200), ("127.0.0.1:80", 200)])
-def test_only_requests_to_this_hosts_names_are_served(report, host, status):
-    server = PageServer(0)
-    try:
-        server.show(lambda: {"elastic": report})
-        request = urllib.request.Request(server.address + "page.json", headers={"Host": host})
-        assert fetch(request)[0] == status
     finally:
         server.close()
 
@@ -261,12 +239,12 @@ def test_only_the_reader_with_the_key_stops_trials(report):
             assert post(server, "trial=trial-1", **headers)[0] == 403, headers
         assert stopped == []
         assert fetch(f"{server.address}stop?trial=trial-1")[0] == 404, "a link stops nothing"
-        assert post(server, "trial=trial-1", **key) == (200, "trial-1 is told to stop\n")
+        assert post(server, "trial=trial-1", **key) == (200, "trial-1 is stopping\n")
         assert post(server, "trial=trial-9", **key) == (409, "trial is 'trial-9', but there is no such trial\n")
         assert post(server, "sweep=d", **key) == (409, "sweep is 'd', but must be one that runs: a b, c\n")
         assert post(server, "", **key)[0] == 409
         assert stopped == ["trial-1"]
-        assert post(server, "sweep=a+b", **key) == (200, "sweep a b is told to stop\n")
+        assert post(server, "sweep=a+b", **key) == (200, "sweep a b is stopping\n")
         assert stopped == ["trial-1", "a b"]
         assert json.loads(fetch(server.address + "page.json")[1])["stops"] == {"sweeps": ["a b", "c"]}
         server.show(lambda: {"elastic": report}, live=False)

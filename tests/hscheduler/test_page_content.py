@@ -69,11 +69,10 @@ def test_its_values_are_numbers_that_json_has(report: dict[str, Any]) -> None:
 
 
 def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[str, Any]) -> None:
-    shown = content(report, ended_at=1e9 + report["makespan_s"])
+    shown = content({**report, "began_at": 1e9})
     assert shown["capacity"] == 8 and shown["data"] == "sklearn:digits" and shown["state"] == "ended"
     assert shown["began_at"] == "2001-09-09T01:46:40+00:00"
-    assert content({**report, "began_at": 0.0})["began_at"] == "1970-01-01T00:00:00+00:00"
-    assert content(report)["began_at"] == ""
+    assert content(report)["began_at"] == "", "simulated"
     on_yarn = {**report, "spec": {**report["spec"], "job": {"on": "yarn"}}}
     assert content(on_yarn)["capacity"] is None
     assert content({**report, "spec": None})["capacity"] is None

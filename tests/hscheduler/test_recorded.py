@@ -236,7 +236,7 @@ def test_orders_are_outstanding_until_they_are_answered() -> None:
     shrink, end = e.ShrinkJob("a", ("c1", "c2")), e.EndJob("a", False, "why")
     assert found.take(e.JobSubmitted(JobRequest("a", "s", 2, 1, UNIT, UNIT, UNIT, 8, 8)), [start]) == [(1, start)]
     assert found.there() == ["a"] and not found.has_started("a")
-    found.take(e.JobStarted("a"), [e.Explain(1, "why", ("a",)), grow])
+    found.take(e.JobStarted("a"), [e.Explain("why", ("a",)), grow])
     found.take(e.Iterated("a", 1), [shrink])
     assert found.of("a") == [(2, grow), (3, shrink)] and found.has_started("a")
     found.take(e.ContainersGone("a", ("c1",)), [])

@@ -130,6 +130,18 @@ def test_a_name_in_use_is_refused_with_what_to_do(
     assert told in capsys.readouterr().err
 
 
+def test_a_target_of_another_metric_and_a_page_of_what_has_ended_are_refused_before_anything_runs(
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_of("mine")
+    assert cli.main(["sweep", "--resume", "mine", "--target", "auc=0.9"]) == 2
+    assert "target is auc=0.9, but the sweep's metric is loss" in capsys.readouterr().err
+    assert RecordedSweep.named("mine").state() is SweepState.INTERRUPTED
+    sweep_of("over", report)
+    assert cli.main(["sweep", "--resume", "over", "--web", "0"]) == 2
+    assert "web is for sweeps that run, but over has ended" in capsys.readouterr().err
+
+
 def test_a_sweep_that_runs_is_neither_resumed_nor_removed(capsys: pytest.CaptureFixture[str]) -> None:
     place = sweep_of("mine")
     with place.lock():

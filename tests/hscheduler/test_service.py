@@ -275,6 +275,8 @@ def test_a_sweep_of_a_client_has_its_stopping_rule(world: World, directory: Serv
             client.open_sweep(e.SweepOpened("t", stopping=Stopping("halving")))
         client.submit_job("a", JobSpec(), "s")
         client.submit_job("b", JobSpec(), "another")
+        with pytest.raises(ConfigError, match="sweep 'another' has jobs already: open it before its first job"):
+            client.open_sweep(replace(opened, sweep="another"))
         rules = service.scheduler.ask(lambda: [service.scheduler.state.rungs(job) for job in jobs_of(service)])
         assert [each.eta for each in rules] == [2, 0], "the other has the service's rule"
     with pytest.raises(ConfigError, match="stop is 'halving'"):

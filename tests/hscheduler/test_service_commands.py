@@ -105,7 +105,7 @@ def test_the_latest_loss_of_a_running_job_is_listed(
     service.scheduler._events.put(e.Iterated("a", 2, losses=((0.5, 1, 0.75), (0.0, 2, 0.25))))
     service.scheduler.settle(TIMEOUT_S)
     job = client.job("a")
-    assert (job["loss"], job["latest_loss"], job["on"]) == (None, 0.25, "local")
+    assert (job["loss"], job["value"], job["on"]) == (None, 0.25, "local")
     assert cli.main(["jobs", "--state", str(tmp_path / "service")]) == 0
     head, row, _ = capsys.readouterr().out.splitlines()
     assert dict(zip(head.split(), row.split(), strict=False))["PHASE"] == "early" and " 0.25" in row
@@ -121,7 +121,7 @@ def test_the_column_of_jobs_is_named_after_their_metric(
     service.scheduler._events.put(event)
     service.scheduler.settle(TIMEOUT_S)
     job = client.job("a")
-    assert (job["metric"], job["value"], job["loss"], job["latest_loss"]) == ("accuracy", 0.875, None, 0.25)
+    assert (job["metric"], job["value"], job["loss"]) == ("accuracy", 0.875, None)
     state = str(tmp_path / "service")
     assert cli.main(["jobs", "--state", state]) == 0
     head, row, _ = capsys.readouterr().out.splitlines()
@@ -229,7 +229,7 @@ def test_suggested_commands_find_the_same_service(
     for _ in range(2):
         # A permanent fault is reported at once, also on a retry.
         assert cli.main(["submit", str(large), "--name", "large", "--state", state]) == 1
-        assert capsys.readouterr().out.startswith("large has ended: failed: ")
+        assert capsys.readouterr().out.startswith("large has ended (failed): ")
     assert cli.main(["sweep", str(sweep), "--name", "s", "--state", state, "--detach"]) == 0
     where = f"hscheduler jobs s --state {state} shows it, hscheduler kill s --state {state} ends it"
     assert capsys.readouterr().out == f"the service runs sweep s; {where}\n"

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from eps.job.client import Job
 from eps.spec.file import RunRequest, located
 from eps.spec.job_spec import SETTINGS, JobSpec
+from eps.spec.results import deliver_results
 from eps.storage.jobdir import create_job_dir
 from hscheduler import cli
 from hscheduler.cli.commands import remote, sweep
 from hscheduler.core.jobs import Phase
-from hscheduler.live.job_results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
@@ -34,7 +35,7 @@ class Client:
         return {}, False
 
     def deliver(self, submission: Submission, request: RunRequest) -> None:
-        deliver_results(submission, request)
+        deliver_results(Job.find(submission.name).directory, request)
 
     def submit_job(self, job_id: str, spec: JobSpec, sweep: str) -> Submission:
         self.jobs.append((job_id, spec, sweep))

@@ -9,7 +9,7 @@ import pytest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.thinned import Thinned
-from hscheduler.core.timeline import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, DecisionRecord, Timeline, TrialRecord
+from hscheduler.core.timeline import CLUSTER_POINTS, CURVE_POINTS, DecisionRecord, Timeline, TrialRecord
 from hscheduler.policies.elastic import elastic
 from hscheduler.reports.report import report
 from hscheduler.simulator.run import simulate
@@ -53,7 +53,7 @@ def test_a_curve_has_the_time_of_each_loss_and_is_bounded() -> None:
     assert found["trials"][0]["curve"][-1] == [500.0, 5000, 1.0]
 
 
-def test_the_cluster_is_kept_node_by_node() -> None:
+def test_the_use_of_the_cluster_is_kept() -> None:
     record = record_of(
         (0.0, e.JobSubmitted(request("a", 2, 1))),
         (1.0, e.JobStarted("a")),
@@ -61,23 +61,15 @@ def test_the_cluster_is_kept_node_by_node() -> None:
         (3.0, e.CancelAsked("a", "enough")),
         (4.0, e.JobEnded("a", Phase.KILLED)),
     )
-    assert list(record.nodes) == ["node0", "node1"]
-    points = record.cluster.points()
-    # A master, two workers and a server each, on nodes of four.
-    assert [(at_s, share, sum(there)) for at_s, share, there in points] == [
-        (0.0, 0.5, 4),
-        (2.0, 1.0, 8),
-        (4.0, 0.5, 4),
-    ]
-    assert all(0 <= number <= 4 for _, _, there in points for number in there)
+    # A master, two workers and a server each, on two nodes of four.
+    assert record.cluster.points() == [(0.0, 0.5), (2.0, 1.0), (4.0, 0.5)]
 
 
-def test_a_large_cluster_is_kept_as_a_whole() -> None:
-    spec = Spec.of({"cluster": {"nodes": MOST_NODES + 1}, "sweep": {"trials": 300}, "job": {"stretch_s": 0.01}})
-    found = simulate(spec, "static")["cluster"]
-    assert found["nodes"] == []
-    assert 2 < len(found["history"]) <= CLUSTER_POINTS
-    assert all(len(point) == 2 and 0.0 <= point[1] <= 1.0 for point in found["history"])
+def test_the_history_of_a_long_sweep_is_thinned() -> None:
+    spec = Spec.of({"cluster": {"nodes": 65}, "sweep": {"trials": 300}, "job": {"stretch_s": 0.01}})
+    found = simulate(spec, "static")["cluster"]["history"]
+    assert 2 < len(found) <= CLUSTER_POINTS
+    assert all(len(point) == 2 and 0.0 <= point[1] <= 1.0 for point in found)
 
 
 def test_nan_values_are_omitted_from_the_report() -> None:
@@ -109,21 +101,19 @@ def test_a_snapshot_does_not_change_with_the_record() -> None:
         record.trials[job_id] = TrialRecord(job_id, sweep, 1.0, sizes=[(1.0, 2, 1)], speeds={(2, 1): (3, 0.5)})
         record.trials[job_id].curve.add((2.0, 1, 0.5))
     record.numbers.append((1.0, 2, 0))
-    record.nodes["n"] = None
-    record.cluster.add((1.0, 0.5, (1,)))
+    record.cluster.add((1.0, 0.5))
     taken, of_one = record.snapshot(), record.snapshot("s")
     assert taken.trials == record.trials and list(of_one.trials) == ["a"]
-    told = [(repr(found.trials), found.numbers[:], dict(found.nodes), repr(found.cluster)) for found in (taken, of_one)]
+    told = [(repr(found.trials), found.numbers[:], repr(found.cluster)) for found in (taken, of_one)]
     trial = record.trials["a"]
     trial.phase, trial.iteration = Phase.FINISHED, 9
     trial.sizes.append((2.0, 4, 1))
     trial.speeds[4, 1] = 1, 0.25
     for k in range(500):
         trial.curve.add((3.0 + k, 2 + k, 0.25))
-        record.cluster.add((3.0 + k, 1.0, (k,)))
+        record.cluster.add((3.0 + k, 1.0))
     record.trials["c"] = TrialRecord("c", "s", 2.0)
     record.numbers.append((2.0, 3, 0))
     record.decisions.append(DecisionRecord(2.0, "why", ("a",)))
-    record.nodes["m"] = None
-    assert told == [(repr(f.trials), f.numbers, f.nodes, repr(f.cluster)) for f in (taken, of_one)]
+    assert told == [(repr(f.trials), f.numbers, repr(f.cluster)) for f in (taken, of_one)]
     assert taken.decisions == []

@@ -13,7 +13,7 @@ from eps.cli.exits import EXIT_BAD_INPUT
 from eps.errors import DataError
 from hscheduler import cli
 from hscheduler.core.resources import Resources
-from hscheduler.simulator.run import simulate_trace
+from hscheduler.simulator.run import simulate_jobs
 from hscheduler.simulator.traces import ITERATIONS, TraceJob, read_philly, workload
 from hscheduler.spec import Spec
 
@@ -97,13 +97,17 @@ def test_the_command_plays_a_trace(trace, capsys):
     assert "nothing to simulate" in capsys.readouterr().err
 
 
+def jobs_of(spec, jobs):
+    return list(workload(jobs, spec.cluster.container(), spec.sweep.seed, spec.cluster.master()))
+
+
 def test_philly_under_elastic_and_static(shared_data):
     """The first 400 jobs, on 24 nodes: the shape of EPS Figs 16 and 17, with recorded arrivals."""
     jobs = read_philly(shared_data / "job_traces" / "philly_2017" / "philly.csv.gz")
     assert len(jobs) > 80_000
     assert all(earlier.arrives_s <= later.arrives_s for earlier, later in pairwise(jobs))
     spec = Spec.of({"cluster": {"nodes": 24}, "sweep": {"threshold": 8}})
-    elastic, static = (simulate_trace(spec, jobs[:400], policy) for policy in ("elastic", "static"))
+    elastic, static = (simulate_jobs(spec, jobs_of(spec, jobs[:400]), policy) for policy in ("elastic", "static"))
     for found in (elastic, static):
         assert found["resources"] == {"leaked": 0}
         assert len(found["trials"]) == 400
@@ -116,7 +120,7 @@ def test_released_containers_are_not_idle_behind_a_large_job():
     """Four short jobs take all that the first can give.  The job behind them fits only when the first has ended."""
     short = [TraceJob(200.0 + number, 300.0, 1, f"short{number}") for number in range(4)]
     jobs = [TraceJob(0.0, 1000.0, 8, "first"), *short, TraceJob(300.0, 100.0, 9, "large")]
-    found = {policy: simulate_trace(Spec(), jobs, policy) for policy in ("elastic", "static")}
+    found = {policy: simulate_jobs(Spec(), jobs_of(Spec(), jobs), policy) for policy in ("elastic", "static")}
     assert [report["completed"] for report in found.values()] == [6, 6]
     # With one worker the first would take 7,000 s.
     assert found["elastic"]["makespan_s"] < 1.2 * found["static"]["makespan_s"]

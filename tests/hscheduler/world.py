@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -68,7 +67,6 @@ class FakeLive:
     """Fake of a live job of one scheduler."""
 
     def __init__(self, world: World, job_id: str, say: Callable[[e.Event], None]) -> None:
-        self.report: dict[str, Any] | None = None
         self.name = job_id
         self.is_alive = True
         self._has_told_end = False

@@ -56,7 +56,7 @@ def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
     assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
 
 
-@pytest.mark.parametrize("what", ["raises", "nothing", "other", "exits", "text", "backwards"])
+@pytest.mark.parametrize("what", ["raises", "nothing", "other", "exits", "text", "reserved", "backwards"])
 def test_a_callable_that_fails_says_why(what: str) -> None:
     def fails(point: dict[str, Any]) -> None:
         if what == "raises":
@@ -67,6 +67,8 @@ def test_a_callable_that_fails_says_why(what: str) -> None:
             hscheduler.report(accuracy=0.5)
         if what == "text":
             hscheduler.report(loss="low")  # type: ignore[arg-type]
+        if what == "reserved":
+            hscheduler.report(loss=0.5, seconds=3.0)
         if what == "backwards":
             hscheduler.report(loss=0.5, iteration=3)
             hscheduler.report(loss=0.5, iteration=3)
@@ -79,6 +81,7 @@ def test_a_callable_that_fails_says_why(what: str) -> None:
         "other": "the callable reported accuracy, but no loss: call report(loss=..., iteration=...)",
         "exits": "ended with exit code 3",
         "text": "the callable raised ConfigError: a metric of report is not a number",
+        "reserved": "a metric of report is named seconds, which is reserved",
         "backwards": "iteration is 3, but must be a whole number above 3, that of the last report",
     }
     assert told[what] in trial["why"]

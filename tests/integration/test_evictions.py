@@ -107,8 +107,8 @@ def test_the_scheduler_replaces_containers_taken_from_its_jobs(
         scheduler.wait(submission, TIMEOUT_S)
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert scheduler.leaked() == 0
-    report = submission.report
-    assert report is not None and report["model_sha256"] == undisturbed["model_sha256"]
+    report = eps.Job.find(submission.name).report()
+    assert report["model_sha256"] == undisturbed["model_sha256"]
     why = f"its container {REASON}"
     assert sum(each.startswith("t1 loses ") and each.endswith(f": {why}") for each in told) >= 2
     assert sum("again, which the cluster took" in each and why in each for each in told) >= 2
@@ -140,8 +140,8 @@ def test_the_scheduler_replaces_what_is_taken_of_a_trial_on_containers_that_host
         scheduler.wait(submission, TIMEOUT_S)
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert scheduler.leaked() == 0
-    report = submission.report
-    assert report is not None and report["model_sha256"] == undisturbed["model_sha256"]
+    report = eps.Job.find(submission.name).report()
+    assert report["model_sha256"] == undisturbed["model_sha256"]
     assert f"t1 loses 1 container: its container {REASON}" in told
     assert f"t1 gets 1 container again, which the cluster took (its container {REASON})" in told
     asked_by = [change["asked_by"] for change in report["changes"] if change.get("containers", {}).get("added")]

@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from eps.job.client import Job
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -39,8 +40,7 @@ def test_a_growth_that_is_undone_leaves_the_job_as_it_was(home: Path) -> None:
     finally:
         job.close()
     assert gone == {"c4", "c5"} and event.phase is Phase.FINISHED
-    assert job.report is not None
-    changes = [(change["operation"], change["phase"]) for change in job.report["changes"]]
+    changes = [(change["operation"], change["phase"]) for change in Job.find(job.name).report()["changes"]]
     # Each growth was aborted, or had committed and was removed again, depending on the machine's speed.
     for role in ("workers", "servers"):
         added = [phase for operation, phase in changes if operation == f"add-{role}"]

@@ -436,7 +436,7 @@ def test_trials_and_the_sweep_are_stopped_with_buttons(browser: Browser) -> None
         assert stopped == [] and is_shown(browser, "#trial"), "a question that is left changes nothing"
         browser.click("#stop-trial")
         browser.click("#sure-yes")
-        browser.wait_until("document.querySelector('#spoken').textContent.includes('trial-2 is told to stop')")
+        browser.wait_until("document.querySelector('#spoken').textContent.includes('trial-2 is stopping')")
         assert stopped == ["trial-2"]
         browser.value("location.hash = linkTo(sweep.trials[0])")
         browser.wait_until("document.querySelector('#trial h1').textContent === 'trial-1'")
@@ -447,7 +447,7 @@ def test_trials_and_the_sweep_are_stopped_with_buttons(browser: Browser) -> None
         browser.value("document.querySelector('#which-sweep').value = 'second'")
         browser.click("#stop-sweep")
         browser.click("#sure-yes")
-        browser.wait_until("document.querySelector('#spoken').textContent.includes('sweep second is told to stop')")
+        browser.wait_until("document.querySelector('#spoken').textContent.includes('sweep second is stopping')")
         assert stopped == ["trial-2", "second"]
     finally:
         server.close()

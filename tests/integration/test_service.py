@@ -117,7 +117,7 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
     path.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in JOB.items()))
     state = ["--state", str(served.directory)]
     assert cli.main(["submit", str(path), "--name", "digits", "--wait", *state]) == 0
-    assert "digits finished with 0." in capsys.readouterr().out
+    assert "digits has ended (finished, loss 0." in capsys.readouterr().out
     assert cli.main(["why", "digits", *state]) == 0
     assert capsys.readouterr().out.startswith("digits has ended (finished, loss 0.")
     assert cli.main(["jobs", "--all", *state]) == 0

@@ -208,7 +208,7 @@ HSCHEDULER_LINES = (
     Line(
         "serve --state {folder} --policy elastic --nodes 2 --vcores 4 --memory 8GiB --container-vcores 1 "
         "--container-memory 1GiB --on docker --threshold 2 --stop median --feedback-iteration 5 "
-        "--kill-restart 1 --seed 3 --web 0 --forget --listen nowhere",
+        "--kill-restart 1 --seed 3 --web 0 --listen nowhere",
         2,
         "nowhere",
     ),

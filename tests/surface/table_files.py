@@ -194,7 +194,7 @@ SWEEP_REPORT: dict[str, Any] = {
             "restarts": int,
         }
     ],
-    "cluster": {"nodes": [str], "history": list},
+    "cluster": {"history": list},
     "decisions": [{"at_s": float, "sentence": str, "jobs": list, "plan": list}],
 }
 #: ``hscheduler simulate --report`` of one policy; of several it is a dict of such, by policy.

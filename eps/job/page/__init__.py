@@ -90,7 +90,7 @@ def page_of(status: Status, history: Entries = (), *, links: Sequence[str] = ())
         f"{shown['name']}: {shown['state']}",
         # For readers without scripts.
         body.replace("@TEXT@", html.escape(shown["text"])),
-        shown,
+        as_json(shown),
         styles=[],
         scripts=[asset(__name__, "job.js")],
         live=shown["live"],

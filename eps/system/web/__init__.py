@@ -71,9 +71,7 @@ def asset(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def document(
-    title: str, body: str, data: Mapping[str, Any], *, styles: Sequence[str], scripts: Sequence[str], live: bool
-) -> str:
+def document(title: str, body: str, data: str, *, styles: Sequence[str], scripts: Sequence[str], live: bool) -> str:
     """Return an HTML document.
 
     Parameters
@@ -81,8 +79,8 @@ def document(
     title : str
     body : str
         Markup of the document, without its scripts.
-    data : mapping
-        For :func:`as_json`; scripts find it as ``DATA``.
+    data : str
+        Of :func:`as_json`; scripts find it as ``DATA``.
     styles, scripts : sequence of str
         Added to the common ones, in this order.
     live : bool
@@ -95,7 +93,7 @@ def document(
         styles="\n".join([asset(common, "uplot.css"), asset(common, "base.css"), *styles]),
         body=body,
         # Only "<" can end the script element or begin a comment in it.
-        data=as_json(data).replace("<", "\\u003c"),
+        data=data.replace("<", "\\u003c"),
         # Every copy of uPlot has its licence.
         scripts="\n".join(
             [f"/* {asset(common, 'uplot.LICENSE')} */", asset(common, "uplot.js"), asset(common, "base.js"), *scripts]

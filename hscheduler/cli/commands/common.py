@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def write_results(target: Path | None, drawn: Path | None, found: dict[str, Any]
     if target is not None:
         write_json_atomic(target, found, mode=PUBLIC_MODE)
     if drawn is not None:
-        write_page(drawn, {found["policy"]: found}, ended_at=time.time())
+        write_page(drawn, {found["policy"]: found})
 
 
 def print_failures(found: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ def submit(args: argparse.Namespace) -> int:
         )
         if submission.is_over:
             # It was submitted before, or can never fit the cluster.
-            return _ended(client, submission, request, "has ended: ")
+            return _ended(client, submission, request)
         how = f"hscheduler why {submission.job_id}{flags_of(args)} shows its state"
         print(f"{submission.job_id} is submitted; {how}", flush=True)
         if not args.wait:
@@ -46,11 +46,9 @@ def submit(args: argparse.Namespace) -> int:
         return _ended(client, submission, request)
 
 
-def _ended(client: SchedulerClient, submission: Submission, request: RunRequest, first: str = "") -> int:
+def _ended(client: SchedulerClient, submission: Submission, request: RunRequest) -> int:
     """Print how a job ended, and download report and model to the paths in its file; return the exit code."""
-    loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
-    why = f": {submission.why}" if submission.why else ""
-    print(f"{submission.job_id} {first}{submission.phase}{loss}{why}")
+    print(state_text(client.job(submission.job_id)))
     if any(wanted_of(request)) and (submission.has_started or submission.phase == "finished"):
         client.deliver(submission, request)
     return EXIT_OK if submission.phase == "finished" else EXIT_FAILED

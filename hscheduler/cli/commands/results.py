@@ -18,9 +18,9 @@ from eps.errors import ConfigError, JobNotFoundError, StorageError
 from eps.job.display import number_text, ordered_metrics, table
 from eps.storage.jobdir import job_dir, readable
 from hscheduler.application.monitor import ApplicationDir, submitted_sweeps
-from hscheduler.application.staged_files import SWEEP
 from hscheduler.cli.commands.common import client_of, report_path
 from hscheduler.live.job_results import export_best
+from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
@@ -44,7 +44,7 @@ def draw(args: argparse.Namespace) -> int:
     assert target is not None
     if len(reports) == 1:
         reports = {policy: each if "static" in each else with_static(each) for policy, each in reports.items()}
-    write_page(target, reports, ended_at=_made_at(args))
+    write_page(target, reports)
     print(f"page: {target}")
     return EXIT_OK
 
@@ -117,23 +117,24 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {found["policy"]: _whole(found)}
 
 
-def _made_at(args: argparse.Namespace) -> float | None:
-    """Return when a report was written, in seconds since 1970; None if it is of a service or an application."""
-    if _is_file(args):
-        return Path(args.report).stat().st_mtime
-    place = None if args.state or args.scheduler else RecordedSweep.find(args.report)
-    return None if place is None or not place.report_path.exists() else place.report_path.stat().st_mtime
-
-
 def _of_sweep(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the report of a sweep of ``hscheduler sweep``; None if none has the name, or a service is named."""
+    """Return the report of a sweep of ``hscheduler sweep``; None if none has the name, or a service is named.
+
+    Raises
+    ------
+    ConfigError
+        It ran on YARN, and its results were not fetched.
+    """
     if args.state or args.scheduler:
         return None
     if (place := RecordedSweep.find(args.report)) is not None:
         return place.report()
     for each in submitted_sweeps():
-        if each.sweep_id == args.report and (found := each.saved_reports().get(SWEEP)) is not None:
-            return found
+        if each.sweep_id != args.report:
+            continue
+        if (found := each.saved_reports().get(SWEEP)) is None:
+            raise ConfigError(f"the results of {args.report} are not here yet: {each.follow_command} fetches them")
+        return found
     return None
 
 
@@ -184,7 +185,7 @@ def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report with defaults for keys that earlier versions did not write."""
     trials = [{"curve": [], "name": "", "value": trial["loss"], **trial} for trial in report["trials"]]
     return {
-        "cluster": {"nodes": [], "history": []},
+        "cluster": {"history": []},
         "metric": "loss",
         "direction": "minimize",
         **report,

@@ -32,7 +32,7 @@ from hscheduler.page import STOPPED, PageServer, Stops
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import SweepView
 from hscheduler.service.directory import ServiceDir, parse_address
-from hscheduler.service.main import Service, ServiceSettings, forget
+from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.spec import ClusterSpec
 
@@ -106,8 +106,6 @@ def serve(args: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, tell)
-    if args.forget:
-        print(f"H-scheduler starts with an empty record: {forget(directory)}", flush=True)
     views: list[SweepView] = []
     with ExitStack() as undo:
         page = None
@@ -167,7 +165,6 @@ _NOT_ON_YARN = {
     **dict.fromkeys(("nodes", "vcores", "memory"), "the cluster has its own nodes"),
     "listen": "the service listens on the node of its application master",
     "web": "the page is at the tracking URL, which is printed",
-    "forget": "each application starts with an empty record",
 }
 #: Settings of a job's file that apply to the application.
 _OF_APPLICATION = (

@@ -20,9 +20,9 @@ from hscheduler.reports.measures import Target, with_target
 from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.simulator import paper, pollux
 from hscheduler.simulator.fit import Model, fit, is_simulated, reports_in, spec_of
-from hscheduler.simulator.run import simulate, simulate_jobs, simulate_like, simulate_trace
+from hscheduler.simulator.run import simulate, simulate_jobs, simulate_like
 from hscheduler.simulator.static_sizes import POLICY
-from hscheduler.simulator.traces import columns_of, read_philly
+from hscheduler.simulator.traces import columns_of, read_philly, workload
 from hscheduler.spec import Spec
 
 
@@ -113,16 +113,13 @@ def _sweep(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, 
 def _trace(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     policies, path = policies_of(args.policy or DEFAULT_POLICY), Path(args.trace)
     spec = with_flags(Spec() if args.spec is None else Spec.read(Path(args.spec)), seed=args.seed, stop=args.stop)
+    sweep, container, master = spec.sweep, spec.cluster.container(), spec.cluster.master()
     if pollux.COLUMNS[0] in columns_of(path):
-        cluster, sweep = spec.cluster, spec.sweep
-        sizes = cluster.container(), sweep.seed, sweep.feedback_iteration, cluster.master()
-        jobs = pollux.read_pollux(path, *sizes)[: args.trials]
-        for policy in policies:
-            yield simulate_jobs(spec, jobs, policy)
+        jobs = pollux.read_pollux(path, container, sweep.seed, sweep.feedback_iteration, master)[: args.trials]
     else:
-        traced = read_philly(path)[: args.trials]
-        for policy in policies:
-            yield simulate_trace(spec, traced, policy)
+        jobs = list(workload(read_philly(path)[: args.trials], container, sweep.seed, master))
+    for policy in policies:
+        yield simulate_jobs(spec, jobs, policy)
 
 
 def _like(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from eps.job.display import table as columns
 from eps.job.yarn.sweeps import report_of
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.application.monitor import ApplicationDir, find_sweep, submitted_sweeps
-from hscheduler.application.staged_files import SWEEP
 from hscheduler.cli.commands.common import (
     DEFAULT_POLICY,
     client_of,
@@ -39,7 +37,7 @@ from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
-from hscheduler.live.sweep import trial_prefix
+from hscheduler.live.sweep import SWEEP, trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
@@ -81,9 +79,6 @@ _NOT_POSSIBLE: dict[str, dict[str, str]] = {
         ("spec", "policy", "stop", "on", "trials", "seed", "scheduler", "state", "name", "detach"),
         "is only for new sweeps: --resume continues a sweep as it was submitted",
     ),
-    "resume on yarn": {
-        "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
-    },
 }
 
 
@@ -98,11 +93,23 @@ class Wanted:
     target: Target | None
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Wanted:
-        """Return what the flags request.  Raises ConfigError if a file cannot be written."""
+    def of(cls, args: argparse.Namespace, metric: str) -> Wanted:
+        """Return what the flags request.
+
+        Parameters
+        ----------
+        args : Namespace
+        metric : str
+            That of the sweep; empty if it is not known here.
+
+        Raises
+        ------
+        ConfigError
+            A file cannot be written, or the sweep cannot reach the target.
+        """
         target, drawn = report_path(args.report), report_path(args.page, "page")
         found = exporters(args.tensorboard, args.mlflow, args.optuna_storage)
-        return cls(target, drawn, found, args.quiet, None if args.target is None else Target.of(args.target))
+        return cls(target, drawn, found, args.quiet, _target(args, metric))
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -114,13 +121,12 @@ def sweep(args: argparse.Namespace) -> int:
     if args.scheduler or args.state:
         return _in_service(args)
     spec = _spec(args)
-    _target(args, spec)
     policy = _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
-    if spec.job.get("on") == "yarn":
-        _check_flags(args, "yarn")
-        return _run(OnYarn(spec, policy, args.name or ""), Wanted.of(args), _line_viewers(args))
-    _check_flags(args, "here")
-    wanted = Wanted.of(args)
+    is_on_yarn = spec.job.get("on") == "yarn"
+    _check_flags(args, "yarn" if is_on_yarn else "here")
+    wanted = Wanted.of(args, spec.sweep.metric)
+    if is_on_yarn:
+        return _run(OnYarn(spec, policy, args.name or ""), wanted, _line_viewers(args))
     with RecordedSweep.create(args.name or "", Path(args.spec).stem) as place:
         return _here(args, Here(spec, policy, place=place, report=wanted.report), place, wanted)
 
@@ -130,11 +136,13 @@ def _resume(args: argparse.Namespace) -> int:
     _check_flags(args, "resume")
     place = RecordedSweep.find(args.resume)
     if place is None:
-        _check_flags(args, "resume on yarn")
-        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args), _line_viewers(args))
-    wanted = Wanted.of(args)
+        _check_flags(args, "yarn")
+        return _run(Resumed(find_sweep(args.resume)), Wanted.of(args, ""), _line_viewers(args))
     with place.lock():
+        wanted = Wanted.of(args, "" if args.target is None else place.settings()[1].sweep.metric)
         if place.has_ended():
+            if args.web is not None:
+                raise ConfigError(f"web is for sweeps that run, but {place.name} has ended: see hscheduler page")
             return _run(Over(place), wanted, _line_viewers(args))
         return _here(args, ResumedHere(place, wanted.report), place, wanted)
 
@@ -155,9 +163,7 @@ def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wa
                 lambda trial: here.stop_trial(trial, STOPPED), lambda name: here.stop(STOPPED), lambda: [place.name]
             )
             # There is no report before the start.
-            server.show(
-                lambda: {} if (found := here.report()) is None else {policy: {"name": place.name, **found}}, stops=stops
-            )
+            server.show(lambda: {} if (found := here.report()) is None else {policy: found}, stops=stops)
         return _run(here, wanted, _viewers(screen, view, here, args), server, screen.close)
 
 
@@ -167,10 +173,9 @@ def _in_service(args: argparse.Namespace) -> int:
     for flag in ("report", "page", "tensorboard", "mlflow", "optuna_storage", "target"):
         if args.detach and getattr(args, flag):
             raise ConfigError(f"{flag} is not possible with detach, which does not wait for results")
-    wanted = Wanted.of(args)
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed, stop=args.stop)
     spec.check_rungs()
-    _target(args, spec)
+    wanted = Wanted.of(args, spec.sweep.metric)
     with client_of(args) as client:
         runner = InService(client, staged_tables(args, spec.tables()), flags_of(args), args.name or "")
         if not args.detach:
@@ -204,7 +209,7 @@ def _run(
         finally:
             close_screen()
     except Interrupted as error:
-        _print_interrupted(error.outcome, wanted.report, wanted.page)
+        _print_interrupted(error.outcome, wanted)
         raise
     report = outcome.report
     if report is not None:
@@ -243,11 +248,12 @@ def _print_problems(outcome: Outcome) -> bool:
     return bool(wrong)
 
 
-def _print_interrupted(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
+def _print_interrupted(outcome: Outcome, wanted: Wanted) -> None:
     """Write and print the results of an interrupted sweep, below the shown progress."""
     if (report := outcome.report) is not None:
-        written = _written(outcome, report, target, drawn)
-        print_interrupted(report, *((target, drawn) if written is outcome else (None, None)))
+        report = with_target(report, wanted.target)
+        written = _written(outcome, report, wanted.report, wanted.page)
+        print_interrupted(report, *((wanted.report, wanted.page) if written is outcome else (None, None)))
         outcome = written
     _print_problems(outcome)
 
@@ -301,7 +307,7 @@ def compare(args: argparse.Namespace) -> int:
     """Run a sweep's file under each policy in turn; print one table, and each makespan over that of the first."""
     policies = policies_of(args.policies)
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
-    aim = _target(args, spec)
+    aim = _target(args, spec.sweep.metric)
     check_flag(args.size, policies, spec)
     runner: type[OnYarn] | type[Here] = OnYarn if spec.job.get("on") == "yarn" else Here
     runners: dict[str, Runner] = {policy: runner(spec, policy) for policy in policies}
@@ -317,7 +323,7 @@ def compare(args: argparse.Namespace) -> int:
             summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
             write_json_atomic(target, summary, mode=PUBLIC_MODE)
         if reports and drawn is not None:
-            write_page(drawn, reports, ended_at=time.time())
+            write_page(drawn, reports)
 
     has_failed = False
     for policy, each in runners.items():
@@ -469,12 +475,19 @@ def _spec(args: argparse.Namespace) -> Spec:
     return spec if args.on is None else dataclasses.replace(spec, job={**spec.job, "on": args.on})
 
 
-def _target(args: argparse.Namespace, spec: Spec) -> Target | None:
-    """Return the target that the flags name, before anything runs.  Raises ConfigError if the sweep cannot reach it."""
+def _target(args: argparse.Namespace, metric: str) -> Target | None:
+    """Return the target that the flags name, before anything runs.
+
+    Raises
+    ------
+    ConfigError
+        A sweep with this metric cannot reach it; if the metric is empty, it is not known here.
+    """
     if args.target is None:
         return None
     target = Target.of(args.target)
-    target.check(spec.sweep.metric)
+    if metric:
+        target.check(metric)
     return target
 
 

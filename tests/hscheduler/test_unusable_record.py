@@ -1,28 +1,24 @@
-"""A record that cannot be resumed can be forgotten; and settings that must match the record."""
+"""A record that cannot be resumed, and settings that must match the record."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eps._version import __version__
 from eps.errors import ConfigError, StorageError
-from eps.job.client import Job
 from eps.storage.jobdir import JobLock, create_job_dir, list_jobs
-from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live import scheduler as live
 from hscheduler.live.scheduler import manager_of
 from hscheduler.record.api import Entry
-from hscheduler.record.sqlite import SqliteRecord, tag_of
-from hscheduler.service.client import SchedulerClient
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.main import Service, ServiceSettings, forget
+from hscheduler.service.main import Service, ServiceSettings
 from tests.hscheduler.world import FakeLive, World
 
 
@@ -93,69 +89,13 @@ def test_a_record_that_cannot_be_resumed_is_reported_with_its_running_jobs_and_t
     text = str(told.value)
     assert message in text
     assert f"was not changed; its running jobs: {running.name}.\n" in text
-    assert f"rename the record and start with an empty one: hscheduler serve --forget --state {directory.path}" in text
-
-
-def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
-    directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_another_version(directory)
-    running, _, others = jobs_of(directory)
-    locks = {path.name: JobLock(path / "lock") for path in (running, others)}
-
-    def kill(self: Any, reason: str, timeout_s: float) -> None:
-        assert "forget" in reason
-        locks[self.name].close()
-
-    monkeypatch.setattr(Job, "kill", kill)
-    tag = tag_of(directory.record)
-    told = forget(directory)
-    aside = directory.path / f"record-{tag}.sqlite"
-    assert told == f"ended {running.name}; the old record is {aside}"
-    assert tag_of(aside) == tag and not directory.record.exists()
-    assert "there was no record in" in forget(directory)
-    with Service(directory, ServiceSettings(nodes=3)) as service, SchedulerClient(directory) as client:
-        assert client.jobs()[0] == [] and service.scheduler._tag != tag
-    locks[others.name].close()
-
-
-def test_a_record_is_not_forgotten_while_a_job_cannot_be_ended(
-    directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(self: Any, reason: str, timeout_s: float) -> None:
-        raise StorageError("it cannot be reached")
-
-    monkeypatch.setattr(Job, "kill", kill)
-    with JobLock(jobs_of(directory)[0] / "lock"), pytest.raises(StorageError, match="cannot be reached"):
-        forget(directory)
-    assert directory.record.exists()
+    assert "end these jobs (eps kill NAME), and start with another --state" in text
 
 
 def test_jobs_of_an_unreadable_record_are_not_guessed(directory: ServiceDir) -> None:
     directory.record.write_bytes(b"what is this\n" + directory.record.read_bytes())
-    running = jobs_of(directory)[0]
-    with JobLock(running / "lock"):
-        with pytest.raises(StorageError, match="eps list shows all"):
-            Service(directory, ServiceSettings())
-        assert forget(directory).startswith("ended no job; the old record is")
-    assert (directory.path / "record-unknown.sqlite").exists()
-
-
-def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_another_version(directory)
-
-    class Began(Exception):
-        pass
-
-    def service(directory: ServiceDir, settings: ServiceSettings) -> Any:
-        raise Began if not directory.record.exists() else AssertionError("the record is there")
-
-    monkeypatch.setattr("hscheduler.cli.commands.serve.Service", service)
-    monkeypatch.setattr(
-        "hscheduler.cli.commands.serve.signal", SimpleNamespace(signal=lambda *of: None, SIGTERM=15, SIGINT=2)
-    )
-    with pytest.raises(Began):
-        cli.main(["serve", "--state", str(directory.path), "--forget"])
+    with JobLock(jobs_of(directory)[0] / "lock"), pytest.raises(StorageError, match="eps list shows all"):
+        Service(directory, ServiceSettings())
 
 
 # ---- what a record was created with
@@ -177,7 +117,7 @@ def test_a_service_resumes_only_with_the_settings_of_its_record(
 
 
 def test_settings_that_are_not_given_again_come_from_the_record(directory: ServiceDir) -> None:
-    forget(directory)
+    directory.record.unlink()
     with Service(directory, ServiceSettings(feedback_iteration=7)) as service:
         service.leave()
     with Service(directory, ServiceSettings()) as service:
