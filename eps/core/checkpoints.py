@@ -48,7 +48,7 @@ def checkpoint_name(epoch: int, clock: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When checkpoints are due: at an interval in clocks, or at certain clocks, or in seconds, or both; never if empty."""
+    """When checkpoints are due: at an interval in clocks or seconds, or at certain clocks and in seconds; or never."""
 
     clocks: int = 0
     seconds: float = 0.0

@@ -123,7 +123,7 @@ class JobSpec(Table, frozen=True):
     ] = "local"
     containers: Containers = Containers()
     checkpoint_every: Annotated[
-        str, "take a checkpoint every N iterations or Ns seconds; at N,N,..., or N,N,Ns", "N|Ns"
+        str, "take a checkpoint every N iterations, Ns seconds, or at N,N,...,Ns", "N|Ns"
     ] = ""
     checkpoints: Checkpoints = Checkpoints()
     docker: Docker = Docker()
