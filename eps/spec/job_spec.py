@@ -122,9 +122,7 @@ class JobSpec(Table, frozen=True):
         Literal["local", "docker", "yarn"], "local (processes), docker (containers of this machine) or yarn", "NAME"
     ] = "local"
     containers: Containers = Containers()
-    checkpoint_every: Annotated[
-        str, "take a checkpoint every N iterations, Ns seconds, or at N,N,...,Ns", "N|Ns"
-    ] = ""
+    checkpoint_every: Annotated[str, "take a checkpoint every N iterations, Ns seconds, or at N,N,...,Ns", "N|Ns"] = ""
     checkpoints: Checkpoints = Checkpoints()
     docker: Docker = Docker()
     yarn: Yarn = Yarn()

@@ -408,7 +408,7 @@ class Sweep:
             return 0.0
         record = scheduler.registry.timeline.trials.get(last.job_id)
         failed_s = 0.0 if record is None or record.finished_s is None else record.finished_s
-        return failed_s + SPACE_PAUSE_S * 2 ** (sum(map(lacked_space, trial.attempts)) - 1)
+        return failed_s + math.ldexp(SPACE_PAUSE_S, sum(map(lacked_space, trial.attempts)) - 1)
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

@@ -225,7 +225,7 @@ class Service:
                     nodes, live, record=record, observer=self.observer, before_end=before_end
                 )
             except StorageError as error:
-                raise error if header is None or not is_own else _way_out(directory, header.tag, error) from error
+                raise error if header is None or not is_own else _way_out(header.tag, error) from error
             undo.callback(self.scheduler.close, leave=True)
             self._nodes: YarnNodes | None = None
             if machines is not None:

@@ -28,7 +28,6 @@ from hscheduler.application.staged_files import (
     CHECKPOINT_EVERY,
     SERVICE_FILE,
     SERVICE_FOLDER,
-    SWEEP,
     ServiceOrders,
     stage,
 )
@@ -45,6 +44,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
+from hscheduler.live.sweep import SWEEP
 from hscheduler.policies import POLICIES
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer

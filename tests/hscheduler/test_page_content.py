@@ -128,7 +128,7 @@ def test_static_sizes_are_simulated_with_the_same_points_and_rule(report: dict[s
         (lambda report: report | {"spec": None}, "no specification"),
         (lambda report: report["spec"]["job"].update({"on": "yarn"}), "YARN"),
         (lambda report: report["trials"][0].update({"phase": "training"}), "not ended"),
-        (lambda report: report["trials"][0].update({"point": {"width": 1}}), "calls of a Python function"),
+        (lambda report: report.update({"is_callable": True}), "calls of a Python function"),
         (lambda report: report["trials"][0].pop("speeds") and None, "earlier version"),
         (lambda report: report.update({"trials": report["trials"] * 300}), "more than 2000 trials"),
         (lambda report: [each.update({"iterations": 0}) for each in report["trials"]], "no trial of the report"),

@@ -97,7 +97,10 @@ def test_report_and_model_of_a_job_go_where_its_file_says_when_it_has_ended(
             directory.report.write_text("{}")
             directory.model.write_bytes(b"npz")
 
+    ended = dict.fromkeys(("workers", "servers", "iteration", "iterations"), 0)
+    ended |= {"job_id": "a", "phase": phase, "why": "", "is_over": True, "metric": "loss", "value": None}
     monkeypatch.setattr(Client, "wait", lambda _, submission: wait(submission), raising=False)
+    monkeypatch.setattr(Client, "job", lambda _, job_id: ended, raising=False)
     (folder / "job.toml").write_text('data = "x.csv"\nreport = "r.json"\nexport = "model.npz"\n')
     assert cli.main(["submit", str(folder / "job.toml")]) == 2
     assert f"report is {folder}/r.json, but " in capsys.readouterr().err and not client.jobs
