@@ -45,6 +45,8 @@ RETRY_S = 2
 #: Polling interval for the request to close.
 CLOSE_S = 0.05
 
+#: For texts that are no pages, too: a browser asks for nothing else, such as an icon.
+_POLICY = "default-src 'self' 'unsafe-inline'; img-src data:"
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -239,6 +241,7 @@ def _handler(server: TextServer, pages: Pages, actions: Mapping[str, Action]) ->
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", _POLICY)
             self.send_header("X-Content-Type-Options", "nosniff")
             for name, value in headers.items():
                 self.send_header(name, value)

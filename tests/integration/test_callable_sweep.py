@@ -51,7 +51,8 @@ def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
     rule = {"stop": "sha", "eta": 2, "grace_iterations": 3}
     found = swept(good, metric="accuracy", feedback_iteration=3, **rule)
     phases = [trial["phase"] for trial in found["trials"]]
-    assert sorted(phases) == ["finished", "killed", "killed", "killed"] or phases.count("finished") >= 1
+    # These calls take no time: more than one may end before the rule pauses it.
+    assert set(phases) <= {"finished", "killed"} and "finished" in phases
     best = max(found["trials"], key=lambda trial: 1 - trial["point"]["width"])
     assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
 
