@@ -54,6 +54,7 @@ def color_of(case: str) -> str:
 def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw the results of :mod:`benchmarks.sweeps.real` into a folder, as PNG and SVG; return the files."""
     pyplot, drawn = plotting(), []
+    folder.mkdir(parents=True, exist_ok=True)
     parts = [part for part, cases in document["cases"].items() if cases]
     runs = {part: runs_of(document, part) for part in parts}
     pictures = [("makespans", _makespans(pyplot, document, parts))]
