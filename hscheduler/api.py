@@ -81,8 +81,9 @@ def sweep(
         later suggestions may depend on earlier ones.  It replaces ``space``, which must be empty.
     objective : callable, optional
         Trials are calls of this, each with its point (a dict) and in a process and a container of its own, instead of
-        jobs of EPS.  It calls ``hscheduler.report(loss=..., iteration=...)``.  The names in ``space`` are then free,
-        and ``job`` has at most ``iterations``: how many it reports.  It is pickled with cloudpickle.  Not on YARN.
+        jobs of EPS.  It calls ``hscheduler.report(loss=..., iteration=...)``, or returns the metric.  The names in
+        ``space`` are then free, and ``job`` has at most ``iterations``: how many it reports.  It is pickled with
+        cloudpickle.  Not on YARN.
     on_event : callable, optional
         Called after every event with the seconds since the start, the event (:mod:`hscheduler.core.events`) and the
         commands that followed.  It runs on the scheduler's thread and blocks it.  Not on YARN.

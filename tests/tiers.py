@@ -233,16 +233,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in LANES])
 
 
-#: Where the tests of whole jobs are -> which run one after the other: those on this host, and those on a Hadoop.
-LANES = {"tests/integration/": "host", "tests/surface/": "host", "tests/yarn/": "hadoop"}
+#: Where the tests of whole jobs are -> which run one after the other: sweeps of small jobs, other jobs here, and those
+#: on a Hadoop.
+_SWEEPS = ("callable_sweep", "page_in_browser", "python_sweep", "service", "stopping_rules", "sweep", "trials")
+LANES = {
+    **{f"tests/integration/test_{name}": "sweeps" for name in _SWEEPS},
+    "tests/surface/": "sweeps",
+    "tests/integration/": "jobs",
+    "tests/yarn/": "hadoop",
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let all tests of whole jobs run one after the other on one worker; others file by file beside them.
+    """Let the tests of each lane run one after the other on one worker; others file by file beside them.
 
-    A job's processes use every core for moments only: what computes in one process fits in between, a second job would
-    not.  Those on a real Hadoop wait for its daemons most of the time, so they are among the others, on one worker.
+    A job's processes use every core for moments only: a small one, and what computes in one process, fit in between.
+    Those on a real Hadoop wait for its daemons most of the time.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -73,6 +73,8 @@ def run_program(
     starting : collection of str
         Commands that start something.  If interrupted before that, they print that nothing was started.
     """
+    # A peer that exits is no news for the terminal; gRPC reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         with interrupt.noted():
             return _run(name, parser, argv, starting)

@@ -223,7 +223,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sweeps.set_defaults(command="sweep:sweeps")
     page = commands.add_parser("page", help="write the page of a report", description=_PAGE, formatter_class=raw)
-    page.add_argument("--out", metavar="PATH.html", required=True, help="file to write")
+    page.add_argument("--out", metavar="PATH.html", help="file to write; default: NAME.html here")
     page.set_defaults(command="results:draw")
     results = commands.add_parser(
         "results", help="print the trials of a report, the best first", description=_RESULTS, formatter_class=raw

@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.text import Text
 
 from eps.job.display import number_text
-from hscheduler.core.jobs import Phase, badness, best
+from hscheduler.core.jobs import Phase, badness, best, reason_of
 from hscheduler.reports.view import Look, Row
 
 #: Phases as a narrow terminal shows them.
@@ -157,12 +157,13 @@ class SweepTable:
         look = self.look
         done = sum(look.count(phase) for phase in Phase if phase.ended)
         running = max(0, len(look.rows) - done - look.num_queued)
+        best_of = "best so far" if look.best is None else "best"
         counts = f"{done} of {max(look.trials, len(look.rows))} done, {running} running"
         parts = [
             (2, look.name, _BOLD),
             (4, ", ".join(filter(None, (look.policy, look.stop))), _PLAIN),
             (0, counts + (f", {look.num_queued} queued" if look.num_queued else ""), _PLAIN),
-            (1, "" if self._best is None else f"best {look.metric} {number_text(self._best.value)}", _BEST),
+            (1, "" if self._best is None else f"{best_of} {look.metric} {number_text(self._best.value)}", _BEST),
             (3, clock_text(look.now_s), _PLAIN),
         ]
         shown = [part for part in parts if part[1]]
@@ -269,7 +270,7 @@ class SweepTable:
         if row.eta_s is not None:
             detail = f", {clock_text(row.eta_s)} left"
         elif row.why and (row.phase in (Phase.FAILED, Phase.KILLED, Phase.QUEUED)) and room >= _LEAST_DETAIL:
-            detail = ": " + _in_words(_printable(row.why).removeprefix(f"{row.job_id} is killed: "), room, cut)
+            detail = ": " + _in_words(reason_of(row.job_id, _printable(row.why)), room, cut)
         else:
             return
         if line.cell_len + len(detail) <= width:

@@ -47,12 +47,16 @@ class Phase(StrEnum):
         return self in (Phase.EARLY_FEEDBACK, Phase.TRAINING)
 
 
+def reason_of(job_id: str, why: str) -> str:
+    """Return why a job ended without its name, with which the explanation of a Kill begins."""
+    return why.removeprefix(f"{job_id} is killed: ")
+
+
 def end_text(job_id: str, phase: Phase, why: str) -> str:
     """Return a sentence that says how a job ended and why; ``phase`` is FINISHED, KILLED or FAILED."""
     if phase is Phase.FINISHED:
         return f"{job_id} finished"
-    # The explanation of a Kill begins with the same words.
-    reason = why.removeprefix(f"{job_id} is killed: ")
+    reason = reason_of(job_id, why)
     return f"{job_id} {'was killed' if phase is Phase.KILLED else phase}" + (f": {reason}" if reason else "")
 
 

@@ -108,6 +108,8 @@ class Timeline:
         #: (time, share of the cluster's vcores that containers hold) at each change, thinned.
         self.cluster: Thinned[tuple[float, float]] = Thinned(CLUSTER_POINTS)
         self.end_s = 0.0
+        #: From and to: times at which no scheduler ran.
+        self.down: list[tuple[float, float]] = []
         self._busy_vcore_s = 0.0
         self._vcore_s = 0.0
         self._used = self._vcores = 0
@@ -130,6 +132,12 @@ class Timeline:
         if not isinstance(event, e.Iterated):
             self._count(now_s, scheduler)
             self._look_at_cluster(now_s, scheduler)
+
+    def resume(self, now_s: float) -> None:
+        """Note that a scheduler runs again: none did since the latest event."""
+        if self.trials and now_s > self.end_s:
+            self.down.append((self.end_s, now_s))
+            self.end_s = now_s
 
     def paused(self, job_id: str, seconds: float) -> None:
         """Record that a change of its size paused a job."""
@@ -159,7 +167,7 @@ class Timeline:
             if not sweep or trial.sweep == sweep
         }
         other.decisions, other.numbers = list(self.decisions), list(self.numbers)
-        other.cluster = self.cluster.copy()
+        other.cluster, other.down = self.cluster.copy(), list(self.down)
         return other
 
     def forget(self, jobs: Collection[str], scheduler: Scheduler) -> None:

@@ -167,6 +167,9 @@ class CallableJob:
             return Phase.KILLED, self._why
         if kind == "raised":
             return Phase.FAILED, f"the callable raised {type(what).__name__}: {what}"
+        if not self._history and isinstance(what, float | int):
+            # What it returns is its only report.
+            self._take(1, {self._metric: float(what)})
         if not self._history:
             call = f"report({self._metric}=..., iteration=...)"
             reported = ", ".join(sorted(self._reported)) or "nothing"

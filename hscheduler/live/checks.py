@@ -7,6 +7,7 @@ works.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -163,7 +164,7 @@ def _check_metric(metric: str, job: JobSpec) -> None:
 
 def warnings_of(spec: Spec, policy: str) -> list[str]:
     """Return what will probably not work as its user expects, as sentences; the sweep may start nevertheless."""
-    return [*_of_space(spec), *_of_arrivals(spec), *_of_rule(spec.under(policy), policy)]
+    return [*_of_space(spec), *_of_arrivals(spec), *_of_rule(spec.under(policy), policy), *_of_host(spec, policy)]
 
 
 def _of_space(spec: Spec) -> list[str]:
@@ -216,6 +217,17 @@ def _of_rule(spec: Spec, policy: str) -> list[str]:
         trials = counted(sweep.trials, "trial")
         return [f"stop is 'median', which needs {LEAST + 1} trials, but the sweep has {trials}: {nothing}"]
     return []
+
+
+def _of_host(spec: Spec, policy: str) -> list[str]:
+    """Return that more containers would make no job faster, if this host has fewer cores than they may use."""
+    cluster, cores = spec.cluster, len(os.sched_getaffinity(0))
+    containers = cluster.nodes * (cluster.vcores // cluster.container_vcores)
+    here = spec.job.get("on", "local") != "yarn" and not spec.is_callable and not spec.job.get("stretch_s")
+    if not here or policy.startswith("static") or containers * cluster.container_vcores <= cores:
+        return []
+    has = f"[cluster] has {counted(containers, 'container')}, but this host {counted(cores, 'core')}"
+    return [f"{has}: jobs that grow share them, and may become no faster; set nodes and vcores to what the host has"]
 
 
 def _remedy(limit: int) -> str:

@@ -459,6 +459,7 @@ class LiveScheduler:
         self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end, objective)
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
         if attaches:
+            self.registry.timeline.resume(round(self.now_s(), TIME_DIGITS))
             self._loop.compact()
             for job_id in self.registry.outstanding.there():
                 self._fleet.restore(self.registry, job_id)

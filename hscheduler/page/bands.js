@@ -86,7 +86,7 @@ function drawBands() {
   const { bands: found, times, most } = laid, firsts = new Map();
   found.forEach((band, k) => { if (!firsts.has(band.trial)) firsts.set(band.trial, k); });
   bands = found;
-  const end = sweep.makespan_s || 1, top = Math.max(most, sweep.capacity || 0, 1), theme = themeNow();
+  const end = sweep.end_s || 1, top = Math.max(most, sweep.capacity || 0, 1), theme = themeNow();
   const height = Math.max(220, Math.min(420, 60 + top * 26));
   let px = [], soft = [], path = [];
   // Where a boundary moves it slopes over a few pixels, so that the eye can follow it.
@@ -128,6 +128,11 @@ function drawBands() {
         if (stop - began > 34 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);
       }
     });
+    for (const [from, to] of sweep.down) {
+      ctx.fillStyle = now.card; ctx.globalAlpha = .85; ctx.fillRect(x(from), y(top), x(to) - x(from), y(0) - y(top)); ctx.globalAlpha = 1;
+      ctx.font = `${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = now.soft; ctx.textAlign = "center"; ctx.textBaseline = "middle";
+      if (x(to) - x(from) > ctx.measureText("interrupted").width + 8 * ratio) ctx.fillText("interrupted", (x(from) + x(to)) / 2, (y(0) + y(top)) / 2);
+    }
   };
   const hatch = (ctx, shape, from, to, color, ratio, y) => {
     ctx.save(); ctx.clip(shape); ctx.strokeStyle = inkOn(color); ctx.globalAlpha = .45; ctx.lineWidth = ratio; ctx.beginPath();

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import Phase, reason_of
 
 Report = Mapping[str, Any]
 
@@ -60,6 +60,8 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
         "direction": report.get("direction") or "minimize",
         "has_values": any(trial.get("values") for trial in trials),
         "makespan_s": report["makespan_s"],
+        "end_s": report.get("end_s", report["makespan_s"]),
+        "down": report.get("down", ()),
         "planned": max(len(trials), int(sweep.get("trials") or 0)) if live else len(trials),
         "capacity": capacity(tables),
         "best": _best(report, index),
@@ -143,7 +145,7 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
         "id": str(trial["job_id"]),
         "job": trial.get("name", ""),
         "state": trial["phase"],
-        "why": trial["why"],
+        "why": reason_of(str(trial["job_id"]), trial["why"]),
         "point": trial["point"],
         "at": [trial.get(name) for name in _TIMES],
         "feedback": trial.get("feedback"),

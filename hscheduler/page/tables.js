@@ -6,7 +6,7 @@ function columnsNow() {
   const names = [...new Set(sweep.trials.flatMap((t) => Object.keys(t.point)))];
   const plain = (v) => brief(v), of = (name, read, show = plain, kind = "") => ({ name, read, show, kind });
   return [
-    of("trial", (t) => t.id), of("state", (t) => t.state, (v, t) => stateText(t), "state"), of(sweep.metric, (t) => t.value, plain, "number"),
+    of("trial", (t) => t.id), of("state", (t) => t.state, (v, t) => stateText(t), "state"), of(sweep.metric, valueOf, plain, "number"),
     ...names.map((name) => of(name, (t) => t.point[name], plain, sweep.trials.some((t) => typeof t.point[name] === "number") ? "number" : "")),
     of("early feedback", (t) => t.feedback, plain, "number"), of("containers", (t) => Math.max(0, ...t.held.map(([, w, s]) => w + s)), (v, t) => sizesText(t)),
     of("started", (t) => t.at[1], seconds, "number"), of("ran", ranFor, seconds, "number"), of("iterations", (t) => t.iterations || null, plain, "number"), of("why", (t) => t.why || null, (v) => v ?? ""),
@@ -34,7 +34,8 @@ function drawTable() {
   const rank = (t) => t.state === "finished" ? 0 : ENDED.has(t.state) ? 2 : 1;
   const rows = sweep.trials.map((t, k) => [t, k, column.read(t)]).filter(([t]) => keep(t)).sort(([a, j, u], [b, k, v]) => {
     // Without an order of the reader's: the best first, then what runs, then what was stopped.
-    if (u == null || v == null) return (u == null) - (v == null) || (order ? 0 : rank(a) - rank(b)) || j - k;
+    if (!order && rank(a) !== rank(b)) return rank(a) - rank(b);
+    if (u == null || v == null) return (u == null) - (v == null) || j - k;
     return sign * (typeof u === "number" && typeof v === "number" ? u - v : COLLATOR.compare(String(u), String(v))) || j - k;
   });
   start = Math.min(start, Math.max(0, Math.floor((rows.length - 1) / ROWS) * ROWS));

@@ -21,7 +21,7 @@ function drawTrial(k) {
         : el("p", { class: "note" }, t.at[1] == null ? "none yet" : `one, ${seconds(t.at[1])} to ${t.at[4] == null ? "now" : seconds(t.at[4])}`))),
     el("section", {}, el("div", { class: "head" }, el("h2", {}, "Decisions about it")), about.length ? el("ol", { class: "decisions", id: "trial-decisions" }, ...about.map(decided)) : el("p", { class: "note" }, "none")),
     t.log ? el("section", {}, el("div", { class: "head" }, el("h2", {}, "Log"), el("p", { class: "note" }, t.log[0])), el("pre", { id: "log", tabindex: "0" }, t.log.slice(1).join("\n"))) : "");
-  const points = t.values || t.curve, from = t.at[1] ?? t.at[0], end = t.at[4] ?? sweep.makespan_s;
+  const points = t.values || t.curve, from = t.at[1] ?? t.at[0], end = t.at[4] ?? sweep.end_s;
   const span = [from, end > from ? end : from + 1], held = t.held.filter(([at]) => at <= span[1]);
   const changes = held.filter(([, w, s], n) => n && w + s > 0);
   if (points.length) {

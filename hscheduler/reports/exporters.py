@@ -93,7 +93,7 @@ def _for_mlflow(uri: str) -> Export:
         def at_ms(seconds: float) -> int:
             return began_ms + round(1000 * seconds)
 
-        ended_s = report["makespan_s"] if trial["finished_s"] is None else trial["finished_s"]
+        ended_s = report["end_s"] if trial["finished_s"] is None else trial["finished_s"]
         run_id = client.create_run(experiment, at_ms(trial["arrived_s"]), run_name=trial["job_id"]).info.run_id
         measured = [Metric("training loss", loss, at_ms(at_s), iteration) for at_s, iteration, loss in trial["curve"]]
         for name, value in ((report["metric"], trial["loss"]), ("early feedback", trial["feedback"])):
@@ -171,7 +171,7 @@ def _frozen(
         state = states.FAIL
     began = datetime.fromtimestamp(_began_at(report))
     started_s = trial["arrived_s"] if trial.get("started_s") is None else trial["started_s"]
-    ended_s = report["makespan_s"] if trial["finished_s"] is None else trial["finished_s"]
+    ended_s = report["end_s"] if trial["finished_s"] is None else trial["finished_s"]
     curve = trial["curve"] if report["metric"] == "loss" else trial.get("values", ())
     spec = report.get("spec")
     values = {int(iteration): float(value) for _, iteration, value in curve}

@@ -9,26 +9,45 @@ from eps.errors import ConfigError, JobNotFoundError
 from eps.job.status import last_log_lines
 from eps.storage.jobdir import find_job
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase, end_text
+from hscheduler.core.jobs import Phase, end_text, reason_of
 from hscheduler.reports.history import NO_SUCH_METRIC
 
 
-def sentences(event: e.Event, commands: Sequence[e.Command]) -> list[str]:
-    """Return sentences about an event and its commands, without failures."""
+def sentences(
+    event: e.Event, commands: Sequence[e.Command], result_of: Callable[[str], float | None] = lambda job_id: None
+) -> list[str]:
+    """Return sentences about an event and its commands, without failures.
+
+    Parameters
+    ----------
+    event : Event
+    commands : sequence of Command
+    result_of : callable
+        Job -> its final value of the sweep's metric.
+    """
     lines = []
     match event:
         case e.FeedbackGiven(job_id, value):
             lines.append(f"{job_id} gives early feedback: {value:.6g}")
         case e.GrowthFailed(job_id, _, why) | e.ShrinkFailed(job_id, _, why):
             lines.append(f"{job_id} keeps its size: {why}")
-    lines += ends(commands)
+    # The decision that ended a job was told before.
+    lines += ends([each for each in commands if not _was_decided(each)], result_of)
     return _whole([*lines, *(command.sentence for command in commands if isinstance(command, e.Explain))])
 
 
-def ends(commands: Sequence[e.Command]) -> list[str]:
-    """Return which jobs ended and why, without failures."""
-    over = [command for command in commands if isinstance(command, e.JobOver) and command.phase is not Phase.FAILED]
-    return _whole([end_text(each.job_id, each.phase, each.why) for each in over])
+def ends(commands: Sequence[e.Command], result_of: Callable[[str], float | None] = lambda job_id: None) -> list[str]:
+    """Return which jobs ended and why, without failures; parameters as of :func:`sentences`."""
+    lines = []
+    for each in commands:
+        if isinstance(each, e.JobOver) and each.phase is not Phase.FAILED:
+            value = result_of(each.job_id) if each.phase is Phase.FINISHED else None
+            lines.append(end_text(each.job_id, each.phase, each.why) + ("" if value is None else f": {value:.6g}"))
+    return _whole(lines)
+
+
+def _was_decided(command: e.Command) -> bool:
+    return isinstance(command, e.JobOver) and reason_of(command.job_id, command.why) != command.why
 
 
 def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> list[str]:

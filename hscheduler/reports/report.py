@@ -47,6 +47,9 @@ def report(
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
+    Times count from the begin of the sweep.  ``makespan_s`` leaves out the times at which no scheduler ran (``down``),
+    ``end_s`` does not.
+
     ``useful_share``, ``waiting_share`` and ``idle_share`` divide the containers of the cluster, from the begin of the
     sweep to its end, by what they did (:mod:`hscheduler.core.use`); ``container_s`` has the seconds.  In a service that
     other sweeps share, only the first is of the sweep: the others are of the whole scheduler.
@@ -99,6 +102,9 @@ def report(
     trials = [_as_one(jobs) for jobs in tried.values()]
     completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
     end_s = _end_s(record, records.values(), sweep, began_s)
+    down = [(max(0.0, at - began_s), min(end_s, until - began_s)) for at, until in record.down]
+    down = [(at_s, until_s) for at_s, until_s in down if at_s < until_s]
+    ran_s = end_s - sum(until_s - at_s for at_s, until_s in down)
     found = measures.anytime(trials, losses, metric, direction)
     return {
         "policy": policy,
@@ -106,7 +112,9 @@ def report(
         "metric": metric,
         "direction": str(direction or ""),
         "began_at": began_at,
-        "makespan_s": round(end_s, _DIGITS),
+        "makespan_s": round(ran_s, _DIGITS),
+        "end_s": round(end_s, _DIGITS),
+        "down": [[_seconds(at_s), _seconds(until_s)] for at_s, until_s in down],
         "spec": None if spec is None else spec.tables(),
         "best": _best(completed, losses, points, direction, metric),
         "completed": len(completed),
@@ -116,7 +124,7 @@ def report(
         "stop": stop or stopping_rule(policy, spec),
         "overshoot": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
-        **_uses(record, records.values(), end_s, spec),
+        **_uses(record, records.values(), ran_s, spec),
         "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
         "target": None,
         "time_to_target_s": None,
@@ -149,13 +157,14 @@ def stopping_rule(policy: str, spec: Spec | None) -> str:
     return named or (needs_of(POLICIES[policy]).stop if policy in POLICIES else "")
 
 
-def _uses(record: Timeline, jobs: Iterable[TrialRecord], end_s: float, spec: Spec | None) -> dict[str, Any]:
+def _uses(record: Timeline, jobs: Iterable[TrialRecord], ran_s: float, spec: Spec | None) -> dict[str, Any]:
     """Return the shares of the cluster's containers that computed, waited and were idle, and their seconds."""
     held_s, all_s = record.core_s()
-    if not all_s or not record.end_s or end_s <= 0:
+    all_ran_s = record.end_s - sum(until_s - at_s for at_s, until_s in record.down)
+    if not all_s or all_ran_s <= 0 or ran_s <= 0:
         return {"useful_share": 0.0, "waiting_share": 0.0, "idle_share": 0.0, "container_s": None}
     # Of a sweep in a service: what the cluster had, on average, while it ran.
-    of_sweep_s = all_s * end_s / record.end_s
+    of_sweep_s = all_s * ran_s / all_ran_s
     computed_s = sum(job.use.computed_s for job in jobs)
     useful, held = computed_s / of_sweep_s, held_s / all_s
     waiting = max(0.0, held - useful)
@@ -237,7 +246,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
 
 
 def _end_s(record: Timeline, trials: Iterable[TrialRecord], sweep: str, began_s: float) -> float:
-    """Return the duration of a sweep, so far if it has not ended."""
+    """Return when a sweep ended, or the time so far."""
     ends = [trial.finished_s for trial in trials]
     known = [end_s for end_s in ends if end_s is not None]
     return max(known) if sweep and known and len(known) == len(ends) else record.end_s - began_s
@@ -428,6 +437,13 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
     )
     shown = columns if any(each["target"] for each in reports) else columns[:-1]
     return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
+
+
+def latest_value(trial: Mapping[str, Any], metric: str) -> float | None:
+    """Return the metric of a trial of a report: the final value, else the latest, else that of its early feedback."""
+    curve = trial["curve"] if metric == "loss" else trial.get("values", ())
+    known = (trial["value"], curve[-1][2] if curve else None, trial["feedback"])
+    return next((value for value in known if value is not None), None)
 
 
 def static_text(report: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ from hscheduler.live.points import Points
 from hscheduler.live.scheduler import LiveScheduler, OnEvent
 from hscheduler.live.sweep import SWEEP, Sweep, check_names
 from hscheduler.reports.news import failures, sentences
+from hscheduler.reports.report import point_text
 from hscheduler.reports.view import SweepView
 from hscheduler.runners.report_writer import ReportWriter
 from hscheduler.service.client import SchedulerClient
@@ -166,7 +167,10 @@ class Here:
         """Run the sweep; an interrupt ends its jobs, a recorded sweep can be resumed.  See :class:`Runner`."""
 
         def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-            for line in failures(commands, self.sweep.name_of) + sentences(event, commands):
+            lines = failures(commands, self.sweep.name_of) + sentences(event, commands, self.sweep.result_of)
+            if isinstance(event, e.JobSubmitted) and (point := self.sweep.points.get(event.request.job_id)):
+                lines = [f"{event.request.job_id}: {point_text(point)}", *lines]
+            for line in lines:
                 viewers.news(f"{now_s:8.2f} s  {line}")
 
         self.viewers.append(tell)

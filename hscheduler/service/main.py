@@ -113,7 +113,8 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         The directory cannot be used, or its record is damaged.
     """
     if not directory.record.exists():
-        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler ever ran in {directory.path}")
+        told = f"there is no sweep {sweep!r} (hscheduler sweeps lists them)"
+        raise ConfigError(f"{told}, and no service ever ran in {directory.path}")
     with directory.lock(), closing(SqliteRecord(directory.record)) as record:
         if record.header is None:
             raise ConfigError(f"{directory.record} has no sweeps: it is empty")

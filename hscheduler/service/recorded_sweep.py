@@ -213,7 +213,7 @@ class RecordedSweep:
         """Return which sweep has the name, and what to do, as a sentence."""
         if not self.settings_path.exists() and jobs_of(self.name):
             prefix = trial_prefix(self.name)
-            return f"jobs of an earlier sweep have names with {prefix} (eps prune {prefix} removes them)"
+            return f"jobs of an earlier sweep have names with {prefix} (eps prune {prefix} --resumable removes them)"
         if not self.settings_path.exists():
             return f"{self.path} belongs to another sweep (hscheduler sweeps lists it)"
         removes = f"hscheduler sweeps --remove {self.name} removes it"

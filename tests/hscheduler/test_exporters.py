@@ -21,6 +21,7 @@ REPORT: dict[str, Any] = {
     "policy": "elastic",
     "metric": "accuracy",
     "makespan_s": 10.0,
+    "end_s": 10.0,
     "trials": [
         {
             "job_id": "trial-1", "name": "sweep-x-trial-1", "phase": "finished", "why": "", "loss": 0.75,

@@ -31,6 +31,7 @@ from hscheduler.spec import ClusterSpec
 from tests.hscheduler.toy import UNIT, nodes, request
 from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, RUNGS, Died, FakeLive, World
 from tests.threads import at_once
+from tests.tiers import of_tier, sample
 
 TRIALS = 5
 TIMEOUT_S = 10.0
@@ -106,12 +107,13 @@ def drive(world: World, scheduler: LiveScheduler) -> bool:
 
 @pytest.mark.parametrize("policy", ("elastic", "kill", "static-stop"))
 def test_a_scheduler_may_crash_at_every_step_of_a_decision(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     undisturbed, scheduler = run(policy, tmp_path, 0, monkeypatch)
     scheduler.close()
     assert undisturbed.deaths == 0 and undisturbed.moments > 60
-    for dies_at in range(1, undisturbed.moments + 1):
+    moments = range(1, undisturbed.moments + 1)
+    for dies_at in of_tier(pytestconfig, sample(moments, 25), list(moments)):
         directory = tmp_path / str(dies_at)
         directory.mkdir()
         world, scheduler = run(policy, directory, dies_at, monkeypatch)
@@ -129,13 +131,14 @@ def test_a_scheduler_may_crash_at_every_step_of_a_decision(
 
 @pytest.mark.parametrize("stop", ("sha", "asha"))
 def test_a_scheduler_may_crash_while_trials_are_paused(
-    stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     undisturbed, scheduler = run("static", tmp_path, 0, monkeypatch, stop)
     scheduler.close()
     assert undisturbed.deaths == 0 and sum(job.starts for job in undisturbed.jobs.values()) > TRIALS
     # Each moment takes some tenths of a second.
-    for dies_at in range(1, undisturbed.moments + 1, 3):
+    moments = range(1, undisturbed.moments + 1)
+    for dies_at in of_tier(pytestconfig, sample(moments, 8), list(moments)):
         directory = tmp_path / str(dies_at)
         directory.mkdir()
         world, scheduler = run("static", directory, dies_at, monkeypatch, stop)

@@ -21,6 +21,7 @@ from eps.system.waits import wait_for
 from tests.conftest import lacks, require
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import TIMEOUT_S
+from tests.tiers import of_tier
 from tools.chaos.__main__ import main
 from tools.chaos.processes import marked, parent_of, with_mark
 from tools.chaos.run import COMMAND, Chaos, ChaosRequest, Undisturbed, optimizers_of
@@ -39,24 +40,24 @@ def job_file(folder: Path) -> Path:
 
 
 def test_jobs_with_faults_end_with_the_undisturbed_model(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
-    out = tmp_path / "chaos.json"
-    code = main([str(job_file(tmp_path)), "--seed", "11", "--events", "12", "--per-job", "6", "--json", str(out)])
+    out, events = tmp_path / "chaos.json", str(of_tier(pytestconfig, 6, 24))
+    code = main([str(job_file(tmp_path)), "--seed", "11", "--events", events, "--per-job", "6", "--json", str(out)])
     shown = capsys.readouterr().out
     assert code == 0, shown
     record = json.loads(out.read_text())
-    assert record["summary"]["failed"] == 0 and record["summary"]["events"] >= 12
+    assert record["summary"]["failed"] == 0 and record["summary"]["events"] >= int(events)
     assert all(job["ok"] and job["num_events"] for job in record["jobs"])
     assert all((job["lost"], job["applied_twice"], job["hung"]) == (0, 0, False) for job in record["jobs"])
     assert all(job["model_sha256"] == job["undisturbed_sha256"] != "" for job in record["jobs"])
     assert "0 updates lost, 0 applied twice, 0 hung" in shown.splitlines()[-1]
     # The requested report is readable, and a repeated command writes it again.
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
-    words = [*COMMAND.split(), str(job_file(tmp_path)), "--seed", "11", "--events", "12"]
+    words = [*COMMAND.split(), str(job_file(tmp_path)), "--seed", "11", "--events", events]
     assert shlex.split(record["command"])[: len(words)] == words
     assert "--per-job 6" in record["command"]
-    assert "seed" in shown.splitlines()[0] and f"{record['summary']['events']}/12" in shown
+    assert "seed" in shown.splitlines()[0] and f"{record['summary']['events']}/{events}" in shown
     # A successful run leaves no files.
     assert list(jobs_dir().glob("chaos-*")) == []
 

@@ -131,6 +131,8 @@ SWEEP_REPORT: dict[str, Any] = {
     "metric": str,
     "direction": str,
     "makespan_s": float,
+    "end_s": float,
+    "down": list,
     "spec": {"cluster": dict, "sweep": dict, "space": dict, "job": dict},
     "best": {"job_id": str, "loss": float, "metric": str, "point": {"learning_rate": float}},
     "completed": int,

@@ -157,9 +157,19 @@ def best_text(best: Mapping[str, Any]) -> str:
     return f"{shown}; on final_test: {tested}" if tested else shown
 
 
+def _best_so_far(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the best trial of a report; before one has finished, that with the best value."""
+    best: dict[str, Any] | None = found["best"]
+    if best is not None or not found["anytime"]:
+        return best
+    _, value, job_id = found["anytime"][-1]
+    point = next((trial["point"] for trial in found["trials"] if trial["job_id"] == job_id), {})
+    return {"job_id": job_id, "metric": found["metric"], "loss": value, "point": point}
+
+
 def print_interrupted(found: Mapping[str, Any], target: Path | None, drawn: Path | None) -> None:
     """Print the progress of an interrupted sweep, its best point, and the paths of report and page."""
-    best = "" if found["best"] is None else f"; best so far: {best_text(found['best'])}"
+    best = "" if (so_far := _best_so_far(found)) is None else f"; best so far: {best_text(so_far)}"
     told = f"{counted(found['completed'], 'trial')} had finished, the others were ended"
     print(f"interrupted: {told}{best}", file=sys.stderr)
     for name, path in (("report", target), ("page", drawn)):

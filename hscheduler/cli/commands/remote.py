@@ -1,4 +1,4 @@
-"""Commands of a service's client: ``submit``, ``jobs``, ``why``, ``kill``."""
+"""Commands of a service's client: ``submit``, ``jobs``, ``why`` (also for a trial of a sweep here), ``kill``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
-from eps.errors import ConfigError
+from eps.errors import ConfigError, JobNotFoundError
 from eps.job.display import table
 from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
@@ -18,8 +18,11 @@ from hscheduler.cli.commands.common import client_of, flags_of, staged_tables
 from hscheduler.core.jobs import Phase
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
+from hscheduler.live.sweep import trial_prefix
+from hscheduler.reports.report import latest_value
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
+from hscheduler.service.recorded_sweep import RecordedSweep
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -73,6 +76,12 @@ def jobs(args: argparse.Namespace) -> int:
 
 def why(args: argparse.Namespace) -> int:
     """Print what a job does, or how it ended, the reason, and all decisions about it, the latest last."""
+    sweep = args.job.rpartition(trial_prefix(""))[0].removesuffix("-")
+    if not (args.state or args.scheduler) and sweep and (place := RecordedSweep.find(sweep)) is not None:
+        job = _of_report(place.report(), args.job)
+        print(state_text(job))
+        _print_decisions(job)
+        return EXIT_OK
     with client_of(args) as client:
         job = client.job(args.job)
     print(state_text(job))
@@ -80,9 +89,32 @@ def why(args: argparse.Namespace) -> int:
         print(f"more about its processes: eps status {job['name']}")
     elif application := ServiceDir.of(args.state).application_id():
         print(f"logs of its containers: yarn logs -applicationId {application}")
+    _print_decisions(job)
+    return EXIT_OK
+
+
+def _print_decisions(job: Mapping[str, Any]) -> None:
     for at_s, sentence in job.get("decisions", ()):
         print(f"{at_s:8.2f} s  {sentence}")
-    return EXIT_OK
+
+
+def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
+    """Return what :func:`state_text` takes, and the decisions, of a trial of a report."""
+    trial = next((each for each in report["trials"] if each["job_id"] == job_id), None)
+    if trial is None:
+        raise JobNotFoundError(f"there is no trial {job_id!r} in sweep {report['name']}")
+    _, workers, servers = trial["containers"][-1] if trial["containers"] else (0.0, 0, 0)
+    return {
+        **trial,
+        "is_over": Phase(trial["phase"]).ended,
+        "workers": workers,
+        "servers": servers,
+        "iteration": trial["iterations"],
+        "iterations": report["spec"]["job"].get("iterations", 0),
+        "metric": report["metric"],
+        "value": latest_value(trial, report["metric"]),
+        "decisions": [(each["at_s"], each["sentence"]) for each in report["decisions"] if job_id in each["jobs"]],
+    }
 
 
 def kill(args: argparse.Namespace) -> int:

@@ -19,11 +19,12 @@ from eps.job.display import number_text, ordered_metrics, table
 from eps.storage.jobdir import job_dir, readable
 from hscheduler.application.monitor import ApplicationDir, submitted_sweeps
 from hscheduler.cli.commands.common import client_of, report_path
+from hscheduler.core.jobs import reason_of
 from hscheduler.live.job_results import export_best
 from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
-from hscheduler.reports.report import point_text
+from hscheduler.reports.report import latest_value, point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 from hscheduler.service.recorded_sweep import RecordedSweep
@@ -40,7 +41,7 @@ _COLUMNS = (
 
 def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
-    reports, target = reports_of(args), report_path(args.out, "out")
+    reports, target = reports_of(args), report_path(args.out or f"{Path(args.report).stem}.html", "out")
     assert target is not None
     if len(reports) == 1:
         reports = {policy: each if "static" in each else with_static(each) for policy, each in reports.items()}
@@ -188,19 +189,19 @@ def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
         "cluster": {"history": []},
         "metric": "loss",
         "direction": "minimize",
+        "end_s": report["makespan_s"],
         **report,
         "trials": trials,
     }
 
 
 def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the trials of a report, the best first: finished, then killed, then the others."""
+    """Return the trials of a report, the best first: the finished ones, then the others by their latest value."""
     sign = -1.0 if report["direction"] == "maximize" else 1.0
-    rank = {"finished": 0, "killed": 1}
 
-    def key(trial: Mapping[str, Any]) -> tuple[int, float]:
-        value = trial["feedback"] if trial["value"] is None else trial["value"]
-        return rank.get(trial["phase"], 2), math.inf if value is None else sign * value
+    def key(trial: Mapping[str, Any]) -> tuple[bool, float]:
+        value = latest_value(trial, report["metric"])
+        return trial["phase"] != "finished", math.inf if value is None else sign * value
 
     return sorted(report["trials"], key=key)
 
@@ -214,8 +215,12 @@ def results_text(report: Mapping[str, Any]) -> str:
     heads = [report["metric"].upper(), "FEEDBACK", *(f"TEST {name.upper()}" for name in shown)]
     rows = [["TRIAL", "PHASE", *heads, "POINT", "WHY"]]
     for trial in ranked(report):
-        why = "" if trial["phase"] == "finished" else trial["why"]
-        numbers = [trial["value"], trial["feedback"], *(tests[trial["job_id"]].get(name) for name in shown)]
+        why = "" if trial["phase"] == "finished" else reason_of(trial["job_id"], trial["why"])
+        numbers = [
+            latest_value(trial, report["metric"]),
+            trial["feedback"],
+            *(tests[trial["job_id"]].get(name) for name in shown),
+        ]
         rows.append([trial["job_id"], trial["phase"], *map(number_text, numbers), point_text(trial["point"]), why])
     return f"{report['policy']}: {report['completed']} of {len(report['trials'])} finished\n{table(rows)}"
 

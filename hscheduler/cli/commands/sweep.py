@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from hscheduler.cli.commands.sizes import best_of, check_flag
 from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.words import counted
 from hscheduler.live.sweep import SWEEP, trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
@@ -128,7 +129,7 @@ def sweep(args: argparse.Namespace) -> int:
     if is_on_yarn:
         return _run(OnYarn(spec, policy, args.name or ""), wanted, _line_viewers(args))
     with RecordedSweep.create(args.name or "", Path(args.spec).stem) as place:
-        return _here(args, Here(spec, policy, place=place, report=wanted.report), place, wanted)
+        return _here(args, lambda: Here(spec, policy, place=place, report=wanted.report), place, wanted)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -144,20 +145,37 @@ def _resume(args: argparse.Namespace) -> int:
             if args.web is not None:
                 raise ConfigError(f"web is for sweeps that run, but {place.name} has ended: see hscheduler page")
             return _run(Over(place), wanted, _line_viewers(args))
-        return _here(args, ResumedHere(place, wanted.report), place, wanted)
+        if not args.quiet:
+            _say_how_far(place)
+        return _here(args, lambda: ResumedHere(place, wanted.report), place, wanted)
 
 
-def _here(args: argparse.Namespace, here: Here, place: RecordedSweep, wanted: Wanted) -> int:
-    """Run a sweep on this host to its end; show it as the flags say."""
-    policy = here.policy
-    if not args.quiet and not _is_shown_as_table(args):
-        say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
+def _say_how_far(place: RecordedSweep) -> None:
+    """Say what an interrupted sweep has, by the last report that was written."""
+    with suppress(StorageError):
+        trials = (place.latest_report() or {}).get("trials", ())
+        left = [trial for trial in trials if not Phase(trial["phase"]).ended]
+        begun = sum(bool(trial["iterations"]) for trial in left)
+        had = f"{counted(len(trials) - len(left), 'trial')} had ended, {begun} more had begun"
+        say(f"sweep {place.name} continues: {had}; those resume from their latest checkpoints, if they have any")
+
+
+def _here(args: argparse.Namespace, make: Callable[[], Here], place: RecordedSweep, wanted: Wanted) -> int:
+    """Run the sweep that is made on this host to its end; show it as the flags say."""
     with ExitStack() as stack:
-        view, server, screen = view_of(here, policy, place.name), None, stack.enter_context(ExitStack())
-        here.watch(view)
+        views: list[SweepView] = []
+        # First, because a port in use must leave no record.
+        server = None
         if args.web is not None:
-            server = PageServer(args.web, lambda: metrics_text(view.look()))
+            server = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
             stack.callback(server.close)
+        here = make()
+        policy, screen = here.policy, stack.enter_context(ExitStack())
+        views.append(view := view_of(here, policy, place.name))
+        here.watch(view)
+        if not args.quiet and not _is_shown_as_table(args):
+            say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
+        if server is not None:
             print(f"the sweep's page, while it runs: {server.link}", flush=True)
             stops = Stops(
                 lambda trial: here.stop_trial(trial, STOPPED), lambda name: here.stop(STOPPED), lambda: [place.name]
