@@ -199,7 +199,8 @@ def _of_rule(spec: Spec, policy: str) -> list[str]:
     nothing = "nothing would ever be stopped"
     fit = _most_at_once(spec, request, needs)
     threshold = sweep.threshold or _at_requested_size(spec, request)
-    if rule in ("threshold", "podium") and sweep.feedback_iteration > spec.most_iterations():
+    is_meant = asked or not spec.is_callable
+    if rule in ("threshold", "podium") and is_meant and sweep.feedback_iteration > spec.most_iterations():
         return [
             f"stop is {rule!r}, but a trial has {spec.most_iterations()} iterations and its early feedback comes at "
             f"iteration {sweep.feedback_iteration}: {nothing}; set feedback_iteration"

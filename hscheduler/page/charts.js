@@ -67,9 +67,11 @@ function drawCurves() {
   sweep.trials.forEach((t, k) => { const curve = t[key]; if (curve && curve.length) lines.push([k, curve]); });
   $("curves-section").hidden = !sweep.trials.some((t) => t.curve.length);
   if ($("curves-section").hidden) return;
-  const values = lines.flatMap(([, curve]) => curve.map((p) => p[2])), whole = usual(values), log = spread(whole), range = airy(whole, log);
+  // The first values of a curve are far from where it ends: they do not set the range.
+  const late = lines.map(([, curve]) => curve.slice(Math.floor(curve.length / 10)));
+  const values = late.flatMap((curve) => curve.map((p) => p[2])), whole = usual(values), log = spread(whole), range = airy(whole, log);
   const end = across ? extent(lines.flatMap(([, curve]) => [curve[curve.length - 1][1]]))[1] : sweep.end_s || 1;
-  const gone = lines.filter(([, curve]) => curve.some((p) => p[2] == null || p[2] > range[1])).length;
+  const gone = late.filter((curve) => curve.some((p) => p[2] == null || p[2] > range[1])).length;
   $("curves-note").textContent = `${log ? "logarithmic" : ""}${gone ? `${log ? "; " : ""}${counted(gone, "curve")} leave${gone === 1 ? "s" : ""} the chart` : ""}`;
   const trace = (ctx, curve, x, y) => {
     let pen = false;

@@ -435,7 +435,11 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
         ("regret", lambda r: "-" if r["regret"] is None else f"{r['regret']:.3g}"),
         ("to target", _to_target),
     )
-    shown = columns if any(each["target"] for each in reports) else columns[:-1]
+    known = {
+        "regret": any(each["regret"] is not None for each in reports),
+        "to target": any(r["target"] for r in reports),
+    }
+    shown = [column for column in columns if known.get(column[0], True)]
     return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
 
 
