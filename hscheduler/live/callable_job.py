@@ -167,7 +167,7 @@ class CallableJob:
             return Phase.KILLED, self._why
         if kind == "raised":
             return Phase.FAILED, f"the callable raised {type(what).__name__}: {what}"
-        if not self._history and isinstance(what, float | int):
+        if not self._history and isinstance(what, float | int) and not isinstance(what, bool):
             # What it returns is its only report.
             self._take(1, {self._metric: float(what)})
         if not self._history:

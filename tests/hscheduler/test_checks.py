@@ -331,8 +331,21 @@ def test_a_rule_that_can_stop_nothing_is_warned_of_with_the_numbers(
     policy: str, sweep: dict[str, Any], why: str
 ) -> None:
     own = {"cluster": SMALL, "sweep": {"trials": 9, "algorithm": "random", "stop": "", **sweep}, "space": SPACE}
-    found = warnings_of(Spec.of({**own, "job": {"workers": 2, "servers": 1, "iterations": 300}}), policy)
+    # Slept, so that it does not matter how many cores this host has.
+    job = {"workers": 2, "servers": 1, "iterations": 300, "stretch_s": 0.01}
+    found = warnings_of(Spec.of({**own, "job": job}), policy)
     assert [why in sentence for sentence in found] == ([True] if why else []), found
+
+
+@pytest.mark.parametrize(("nodes", "policy", "number"), [(1, "gain", 0), (4, "gain", 1), (4, "static", 0)])
+def test_a_cluster_of_more_containers_than_the_host_has_cores_is_warned_of(
+    nodes: int, policy: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
+    own = {"cluster": {"nodes": nodes, "vcores": 4}, "sweep": {"trials": 9, "algorithm": "random"}, "space": SPACE}
+    found = warnings_of(Spec.of({**own, "job": {"workers": 1, "servers": 1}}), policy)
+    told = "[cluster] has 16 containers, but this host 4 cores: "
+    assert sum(each.startswith(told) for each in found) == number
 
 
 @pytest.mark.parametrize(

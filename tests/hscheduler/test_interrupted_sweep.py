@@ -79,7 +79,11 @@ def test_an_interruption_reports_the_results(
     best = report["best"]
     rate = best["point"]["learning_rate"]
     of_best = f"{best['job_id']} with loss {best['loss']:.6g}: learning_rate = {rate:.6g}"
-    assert told[0] == (f"{first}; best so far: {of_best}" if finished else first)
+    if not finished:
+        # No trial has finished: the best value that is known.
+        _, value, job_id = report["anytime"][-1]
+        of_best = f"{job_id} with loss {value:.6g}: "
+    assert told[0].startswith(f"{first}; best so far: {of_best}")
     resumes = "hscheduler sweep --resume sweep continues it, with every result"
     assert told[1:] == [f"report: {target}", f"page: {page}", resumes]
     written = json.loads(target.read_text())

@@ -142,6 +142,18 @@ def test_a_target_of_another_metric_and_a_page_of_what_has_ended_are_refused_bef
     assert "web is for sweeps that run, but over has ended" in capsys.readouterr().err
 
 
+def test_why_tells_what_was_decided_about_a_trial(report: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    named = json.loads(json.dumps(report).replace('"trial-', '"mine-trial-').replace(" trial-", " mine-trial-"))
+    sweep_of("mine", named)
+    trial = named["best"]["job_id"]
+    assert cli.main(["why", trial]) == 0
+    first, *decisions = capsys.readouterr().out.splitlines()
+    assert first == f"{trial} has ended (finished, loss {named['best']['loss']:.6g})"
+    assert len(decisions) == sum(trial in each["jobs"] for each in named["decisions"]) > 0
+    assert cli.main(["why", "mine-trial-99"]) == 4
+    assert "there is no trial 'mine-trial-99' in sweep mine" in capsys.readouterr().err
+
+
 def test_a_sweep_that_runs_is_neither_resumed_nor_removed(capsys: pytest.CaptureFixture[str]) -> None:
     place = sweep_of("mine")
     with place.lock():

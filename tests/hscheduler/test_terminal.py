@@ -160,7 +160,7 @@ def test_the_latest_metric_of_a_running_trial_is_shown() -> None:
 def test_before_a_trial_has_finished_the_best_that_runs_is_on_top() -> None:
     later = replace(LOOK.rows[3], job_id="trial-7", curve=[0.75, 0.25], phase=Phase.TRAINING)
     lines = text_of(replace(LOOK, best=None, rows=[row for row in [*LOOK.rows, later] if row is not BEST]), 100)
-    assert "best loss 0.2500" in lines[0]
+    assert "best loss so far 0.2500" in lines[0]
     assert lines[2].startswith("trial-7 ★") and lines[3].startswith("trial-3  ")
     nothing = text_of(replace(LOOK, best=None, rows=LOOK.rows[-1:]), 100)
     assert "best" not in nothing[0] and "★" not in "".join(nothing)

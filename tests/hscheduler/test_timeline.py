@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,20 @@ def test_the_use_of_the_cluster_is_kept() -> None:
     )
     # A master, two workers and a server each, on two nodes of four.
     assert record.cluster.points() == [(0.0, 0.5), (2.0, 1.0), (4.0, 0.5)]
+
+
+def test_the_time_in_which_no_scheduler_ran_is_not_in_the_makespan() -> None:
+    record = record_of((0.0, e.JobSubmitted(request("a"))), (1.0, e.JobStarted("a")))
+    record.resume(9.0)
+    record.resume(9.0)
+    found = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
+    assert (found["makespan_s"], found["end_s"], found["down"]) == (1.0, 9.0, [[1.0, 9.0]])
+    assert found["utilisation"] == report_until(1.0)["utilisation"]
+
+
+def report_until(end_s: float) -> dict[str, Any]:
+    record = record_of((0.0, e.JobSubmitted(request("a"))), (end_s, e.JobStarted("a")))
+    return report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
 
 
 def test_the_history_of_a_long_sweep_is_thinned() -> None:

@@ -163,7 +163,7 @@ def _best_so_far(found: Mapping[str, Any]) -> dict[str, Any] | None:
     if best is not None or not found["anytime"]:
         return best
     _, value, job_id = found["anytime"][-1]
-    point = next((trial["point"] for trial in found["trials"] if trial["job_id"] == job_id), {})
+    point: Mapping[str, Any] = next((trial["point"] for trial in found["trials"] if trial["job_id"] == job_id), {})
     return {"job_id": job_id, "metric": found["metric"], "loss": value, "point": point}
 
 
