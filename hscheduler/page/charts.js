@@ -26,7 +26,7 @@ function drawAnytime() {
   const values = steps.map(([, v]) => v).filter((v) => v != null);
   if (sweep.target) values.push(sweep.target.value);
   // The first values of a sweep are far from its best: the axis shows those that were the best for a while.
-  const lasting = steps.filter(([at], k) => (steps[k + 1]?.[0] ?? end) - at > end / 200).map(([, v]) => v);
+  const lasting = steps.filter(([at], k) => (steps[k + 1]?.[0] ?? end) - at > end / 50).map(([, v]) => v);
   const whole = extent(lasting.length > 1 ? [...lasting, ...values.slice(-1), ...(sweep.target ? [sweep.target.value] : [])] : values), log = spread(whole), range = airy(whole, log);
   let plot = null;
   $("anytime-note").textContent = steps.length ? `${sweep.metric}${log ? " (logarithmic)" : ""}, ${sweep.direction === "maximize" ? "more" : "less"} is better; of all trials, also those that were stopped`

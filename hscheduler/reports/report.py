@@ -446,7 +446,7 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
 def latest_value(trial: Mapping[str, Any], metric: str) -> float | None:
     """Return the metric of a trial of a report: the final value, else the latest, else that of its early feedback."""
     curve = trial["curve"] if metric == "loss" else trial.get("values", ())
-    known = (trial["value"], curve[-1][2] if curve else None, trial["feedback"])
+    known = (trial["loss"], curve[-1][2] if curve else None, trial["feedback"])
     return next((value for value in known if value is not None), None)
 
 

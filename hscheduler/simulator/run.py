@@ -21,7 +21,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.policies import POLICIES
 from hscheduler.reports.measures import regret
-from hscheduler.reports.report import report
+from hscheduler.reports.report import latest_value, report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Model
 from hscheduler.simulator.models import Costs, SpeedModel
@@ -53,8 +53,8 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     """Simulate a real run of a sweep: the same points arrive at the same times, with the same feedback and losses.
 
     Trials without iterations (refused, or failed at once) are skipped.  A trial that was killed in the real run has no
-    final loss; if it finishes here, its early feedback is used.  A trial that failed, or ended before its early
-    feedback, ends here after as many iterations.  NaN ranks worst.
+    final loss; if it finishes here, its latest value is used.  A trial that failed, or ended before its early feedback
+    and its first rung, ends here after as many iterations.  NaN ranks worst.
 
     Parameters
     ----------
@@ -200,10 +200,13 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) ->
 def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
     for trial in trials:
         job, request = spec.job_spec(trial["point"]), spec.request(trial["job_id"], SWEEP, trial["point"])
-        feedback = math.nan if trial["feedback"] is None else float(trial["feedback"])
-        loss = feedback if trial["loss"] is None else float(trial["loss"])
-        cut_short = trial["phase"] == Phase.FAILED or trial["early_feedback_s"] is None
+        metric = spec.sweep.metric
+        latest = latest_value(trial, metric)
+        loss = math.nan if latest is None else float(latest)
+        feedback = loss if trial["feedback"] is None else float(trial["feedback"])
+        # A trial that was stopped at a rung is stopped there again, by the rule.
+        cut_short = trial["phase"] == Phase.FAILED or (trial["early_feedback_s"] is None and not trial.get("rungs"))
         iterations = min(job.iterations, trial["iterations"]) if cut_short else job.iterations
-        # Of other metrics the report has no curve.
-        curve = tuple((int(at), float(value)) for _, at, value in trial["curve"]) if spec.sweep.metric == "loss" else ()
+        points = trial["curve"] if metric == "loss" else trial.get("values", ())
+        curve = tuple((int(at), float(value)) for _, at, value in points if value is not None)
         yield SimulatedJob(float(trial["arrived_s"]), request, iterations, _speed(job, model), feedback, loss, curve)
