@@ -22,7 +22,7 @@ for package in eps hscheduler; do
 done
 # Python keeps what it compiles: of the hundreds of processes that are started, none has to do it again.
 unset PYTHONDONTWRITEBYTECODE
-# Three for two cores: one has whole jobs, which wait for most of the time, and one Hadoop, which does so, too.
+# Three for two cores: whole jobs and sweeps wait for much of the time, and Hadoop for most of it.
 python -m pytest --tier "$tier" --numprocesses 3 "$@"
 if [ "$tier" = all ] && [ $# = 0 ]; then
     # Jobs that are hit from a seed, and one that changes its size for an hour.
