@@ -235,9 +235,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 #: Where the tests of whole jobs are -> which run one after the other: sweeps of small jobs, other jobs here, and those
 #: on a Hadoop.
-_SWEEPS = ("callable_sweep", "page_in_browser", "python_sweep", "service", "stopping_rules", "sweep", "trials")
+_SWEEPS = (
+    "callable_sweep", "page_in_browser", "python_sweep", "service", "stopping_rules", "sweep", "sweep_failures",
+    "sweep_in_terminal", "sweep_is_never_lost", "sweep_metrics", "sweep_of_containers", "trials", "trials_failures",
+)  # fmt: skip
 LANES = {
-    **{f"tests/integration/test_{name}": "sweeps" for name in _SWEEPS},
+    **{f"tests/integration/test_{name}.py": "sweeps" for name in _SWEEPS},
     "tests/surface/": "sweeps",
     "tests/integration/": "jobs",
     "tests/yarn/": "hadoop",

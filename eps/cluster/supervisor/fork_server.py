@@ -105,7 +105,9 @@ class ForkedProcess:
     """
 
     def __init__(self, status: socket.socket) -> None:
-        self._status = status
+        # A number: the garbage collector may end a socket before it calls :meth:`__del__`, and then warns of it.
+        self._status = status.detach()
+        os.set_blocking(self._status, False)
         self._lock = threading.Lock()
         self._pid = 0
         self._pidfd = -1
@@ -169,7 +171,7 @@ class ForkedProcess:
             if self.returncode is not None:
                 return True
             try:
-                content = self._status.recv(_REPORT.size, socket.MSG_DONTWAIT)
+                content = os.read(self._status, _REPORT.size)
             except BlockingIOError:
                 # Another thread took it.
                 return True
@@ -188,10 +190,10 @@ class ForkedProcess:
         self._close()
 
     def _close(self) -> None:
-        self._status.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        for fd in (self._status, self._pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self._status = self._pidfd = -1
 
 
 def serve(fd: int) -> int | None:
