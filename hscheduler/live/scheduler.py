@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 #: Interval of the checkpoints of jobs that a policy may stop and resume, unless they set one.
 CHECKPOINT_EVERY = "1s"
-#: The same of recorded jobs, which resume from there after a crash of the machine or an interrupt.
+#: The same of recorded jobs, also at their early feedback; from there they resume after a crash or an interrupt.
 RECORDED_EVERY = "30s"
 #: Checkpoints from one rung to the next, for a policy that restarts jobs.
 MOST_BETWEEN_RUNGS = 10
@@ -270,7 +270,7 @@ class Fleet:
                 every += f",{RECORDED_EVERY}"
             spec = spec.with_settings(checkpoint_every=every)
         elif self._is_recorded and not spec.checkpoint_every:
-            spec = spec.with_settings(checkpoint_every=RECORDED_EVERY)
+            spec = spec.with_settings(checkpoint_every=f"{feedback_iteration},{RECORDED_EVERY}")
         manager = manager_of(self._tag)
         return LiveJob(
             submission.job_id,
