@@ -6,7 +6,8 @@
 
 Trials train softmax on digits; an iteration sleeps, so that two cores carry 16 containers (``workload.py``).  Ray Tune
 is installed into an environment under ``--cache``; its trials sleep as long as EPS's take, and report the recorded
-metrics of the same points.  A run in which processes used more than 60 % of the cores is void, and is repeated once.
+metrics of the same points.  A run in which processes used more than 60 % of the cores, or others more than 0.3 of one,
+is void, and is repeated once.
 
 Of fixed sizes and widths all are tried in the first repeat, the two fastest ones in the others.  A result file that
 exists is continued: runs that it has are not repeated.
@@ -58,7 +59,7 @@ from eps.errors import ConfigError
 
 #: Runs that others disturbed are made again, at most so often.
 TRIES = 2
-#: A run is disturbed if others used more cores.
+#: A run is void, too, if others used more cores.
 MOST_FOREIGN = 0.3
 #: Seconds around a run: processes start and end.
 _AROUND_S = 12.0
@@ -108,13 +109,14 @@ def _run(results: Results, runner: Runner, case: Case, repeat: int, patience_s: 
     found["early_feedback_s"] = early_feedback_s(found, results.pace.grace)
     found["best_value"] = best_value(found, results.pace.most)
     found["target_s"] = target_s(found, target_of(case.trials, results.pace.most))
+    found["void"] = found["void"] or found["foreign_cores"] > MOST_FOREIGN
     results.add(case.part, case.name, repeat, found)
     say(
         f"  {repeat + 1} {case.part} {case.name:18s} {found['makespan_s']:7.1f} s, {found['iterations_trained']} "
         f"iterations, {found['cores']:.2f} cores ({found['foreign_cores']:.2f} of others), "
         f"{time.monotonic() - began_s:.0f} s{', VOID' if found['void'] else ''}"
     )
-    return not found["void"] and found["foreign_cores"] <= MOST_FOREIGN
+    return not found["void"]
 
 
 def parts_of(text: str) -> list[str]:
