@@ -15,7 +15,7 @@ from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, wanted_of
 from hscheduler.cli.commands.common import client_of, flags_of, staged_tables
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import Phase, reason_of
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import trial_prefix
@@ -133,7 +133,8 @@ def state_text(job: Mapping[str, Any]) -> str:
     job : mapping
         See :meth:`SchedulerClient.job`.
     """
-    name, size, why = job["job_id"], count_of(job["workers"], job["servers"]), f": {job['why']}" if job["why"] else ""
+    name, size, reason = job["job_id"], count_of(job["workers"], job["servers"]), reason_of(job["job_id"], job["why"])
+    why = f": {reason}" if reason else ""
     at = f"iteration {job['iteration']} of {job['iterations']}"
     value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
     match Phase(job["phase"]) if job["phase"] in tuple(Phase) else None:
@@ -141,7 +142,7 @@ def state_text(job: Mapping[str, Any]) -> str:
             return f"{name} is starting with {size}{why}"
         case Phase.EARLY_FEEDBACK | Phase.TRAINING as phase:
             early = ", before its early feedback" if phase is Phase.EARLY_FEEDBACK else ""
-            return f"{name} trains with {size}: {at}{value}{early}" + (f"; {job['why']}" if job["why"] else "")
+            return f"{name} trains with {size}: {at}{value}{early}" + (f"; {reason}" if reason else "")
         case Phase.RESTARTING:
             return f"{name} stops and restarts from its checkpoint with another size{why}"
         case Phase.PAUSING:
