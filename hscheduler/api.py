@@ -83,7 +83,7 @@ def sweep(
         Trials are calls of this, each with its point (a dict) and in a process and a container of its own, instead of
         jobs of EPS.  It calls ``hscheduler.report(loss=..., iteration=...)``, or returns the metric.  The names in
         ``space`` are then free, and ``job`` has at most ``iterations``: how many it reports.  It is pickled with
-        cloudpickle.  Not on YARN.
+        cloudpickle.  A sweep that is resumed calls it again for trials that had not ended.  Not on YARN.
     on_event : callable, optional
         Called after every event with the seconds since the start, the event (:mod:`hscheduler.core.events`) and the
         commands that followed.  It runs on the scheduler's thread and blocks it.  Not on YARN.
@@ -142,11 +142,10 @@ def sweep(
         if name is not None:
             raise ConfigError("study is not possible with name: a sweep that is resumed has the algorithm of its file")
         points = OptunaPoints(read, study, suggest)
-    if objective is not None and name is not None:
-        raise ConfigError("objective is not possible with name: a callable cannot be resumed")
+    pickled = None if objective is None else _pickled(objective)
     with ExitStack() as stack:
         place = None if name is None else stack.enter_context(RecordedSweep.create(name, ""))
-        runner = Here(read, names[0], points, place, target, objective, has_space=suggest is None)
+        runner = Here(read, names[0], points, place, target, pickled, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
         return _run(runner, quiet, target, drawn)
 
@@ -177,6 +176,15 @@ def _run(runner: Runner, quiet: bool, target: Path | None, drawn: Path | None) -
 def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
     if outcome.report is not None:
         write_results(target, drawn, outcome.report)
+
+
+def _pickled(objective: Callable[[dict[str, Any]], Any]) -> bytes:
+    # Imported late: other sweeps do not need cloudpickle.
+    try:
+        from hscheduler.live.objective import pickled_callable
+    except ImportError as error:
+        raise ConfigError(f"objective needs cloudpickle ({error}): pip install '.[sweep]' in EPS's folder") from None
+    return pickled_callable(objective)
 
 
 def _spec_of(spec: str | Path | Mapping[str, Any] | Spec, is_callable: bool) -> Spec:

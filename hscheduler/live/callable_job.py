@@ -1,7 +1,9 @@
 """A trial that is a Python callable in a process of its own, instead of a job of EPS.
 
-It has the interface of :class:`~hscheduler.live.job.LiveJob`, and one container, whose size never changes.  A stopping
-rule that pauses trials suspends its process, which keeps its memory and continues when the rule promotes it.
+It has the interface of :class:`~hscheduler.live.job.LiveJob`, and one container, whose size never changes.  A report
+returns once the stopping rule has judged it.  A rule that pauses trials suspends the process, which keeps its memory
+and continues when the rule promotes it.  A callable has no checkpoint: after a crash of the scheduler it is called
+again.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class CallableJob:
         Iterations at which the stopping rule judges it.
     say : callable
         Takes events, from any thread.
+    settle : callable
+        Waits until the scheduler has taken all events so far, and its orders are here.
     """
 
     def __init__(
@@ -55,8 +59,10 @@ class CallableJob:
         feedback_iteration: int,
         rungs: Rungs,
         say: Callable[[e.Event], None],
+        settle: Callable[[], None],
     ) -> None:
         self.name = name
+        self._settle = settle
         self._job_id, self._objective, self._point, self._metric, self._say = job_id, objective, point, metric, say
         self._reading = HistoryReader(job_id, metric, feedback_iteration, rungs)
         #: Reports with the metric, and the names in all of them.
@@ -73,6 +79,14 @@ class CallableJob:
         self._is_over = False
 
     # ---- orders
+
+    def restore(
+        self, iteration: int, seats: Mapping[str, Any], has_feedback: bool, has_started: bool, num_rungs: int = 0
+    ) -> None:
+        """Call the callable again if it ran under an earlier scheduler; see :meth:`LiveJob.restore`."""
+        self._reading.restore(iteration, has_feedback, num_rungs)
+        if has_started:
+            self._start_or_continue()
 
     def obey(self, number: int, order: e.Order) -> None:
         """Carry out an order."""
@@ -111,22 +125,24 @@ class CallableJob:
         with self._lock:
             if self._is_over:
                 return
-            if self._paused_at and self._process is not None:
+            if self._paused_at:
                 self._reading.rewind(self._paused_at)
                 self._paused_at = 0
-                self._process.signal(signal.SIGCONT)
-                self._say(e.JobStarted(self._job_id))
+                if self._process is not None:
+                    self._process.signal(signal.SIGCONT)
+                    self._say(e.JobStarted(self._job_id))
                 return
-            self._paused_at = 0
             self._thread = threading.Thread(target=self._run, name=f"callable {self.name}", daemon=True)
             self._thread.start()
 
     def _pause(self, rung: int) -> None:
         with self._lock:
-            if self._is_over or self._process is None:
+            if self._is_over:
                 return
             self._paused_at = rung
-            self._process.signal(signal.SIGSTOP)
+            # Without a process yet, its thread suspends it at once.
+            if self._process is not None:
+                self._process.signal(signal.SIGSTOP)
             self._say(e.JobEnded(self._job_id, Phase.KILLED))
 
     def _end(self, why: str) -> None:
@@ -142,10 +158,13 @@ class CallableJob:
             with ObjectiveProcess() as process:
                 with self._lock:
                     self._process = process
+                    self._began_s = time.monotonic()
                     if self._why:
                         process.kill()
-                self._began_s = time.monotonic()
-                self._say(e.JobStarted(self._job_id))
+                    if self._paused_at:
+                        process.signal(signal.SIGSTOP)
+                    else:
+                        self._say(e.JobStarted(self._job_id))
                 phase, why = self._outcome(process)
                 with self._lock:
                     self._process, self._is_over = None, True
@@ -177,7 +196,7 @@ class CallableJob:
         return Phase.FINISHED, ""
 
     def _take(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Take a report."""
+        """Take a report; return once the stopping rule has judged it."""
         entry = {"loss": None, **values, "clock": iteration - 1, "seconds": time.monotonic() - self._began_s}
         self._reported.update(values)
         with self._lock:
@@ -188,6 +207,8 @@ class CallableJob:
                 said += self._reading.reached([entry])
         for event in said:
             self._say(event)
+        if len(said) > 1:
+            self._settle()
 
     def _diverged(self, iteration: int, values: Mapping[str, float], entry: dict[str, Any]) -> list[e.Event]:
         loss = values.get("loss", 0.0)

@@ -166,6 +166,7 @@ class ObjectiveProcess:
             kind, what = pickle.loads(self._connection.recv_bytes())
             if kind == "reported":
                 take(*what)
+                self._connection.send_bytes(b"taken")
                 continue
             if kind != "run":
                 return kind, what
@@ -295,6 +296,8 @@ def _evaluated(connection: Connection) -> bytes:
 
 def _send(connection: Connection, iteration: int, values: dict[str, float]) -> None:
     connection.send_bytes(pickle.dumps(("reported", (iteration, values))))
+    # A rule that pauses or ends the trial does it here.
+    connection.recv_bytes()
 
 
 def _dumped(kind: str, what: Any) -> bytes:

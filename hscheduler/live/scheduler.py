@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
 from eps.errors import ConfigError, DeadlineError, StorageError
@@ -154,6 +154,8 @@ class Fleet:
         The jobs outlive this process, and their reports are read on request.
     say : callable
         Takes events, from any thread.
+    settle : callable
+        Waits until the scheduler's thread has taken all events so far; not for that thread.
     before_end : callable
         As of :class:`~hscheduler.live.job.Launch`.
     objective : bytes, optional
@@ -166,10 +168,11 @@ class Fleet:
         tag: str,
         is_recorded: bool,
         say: Callable[[e.Event], None],
+        settle: Callable[[], None],
         before_end: BeforeEnd,
         objective: bytes | None = None,
     ) -> None:
-        self._objective = objective
+        self._objective, self._settle = objective, settle
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
         self._before_end = before_end
         self._jobs: dict[str, LiveJob | CallableJob] = {}
@@ -181,8 +184,7 @@ class Fleet:
     def restore(self, registry: Registry, job_id: str) -> None:
         """Attach to a job that an earlier scheduler process started or was about to start."""
         job, outstanding = registry.state.jobs[job_id], registry.outstanding
-        # A callable's scheduler has no record.
-        live = self._jobs[job_id] = cast("LiveJob", self._live(registry, registry.submissions[job_id]))
+        live = self._jobs[job_id] = self._live(registry, registry.submissions[job_id])
         # Containers that it has released since the last MembersFound belong to other jobs.
         roles = {container.container_id: container.role for container in registry.state.ledger.of_job(job_id)}
         seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
@@ -258,9 +260,16 @@ class Fleet:
             # Imported late: other sweeps do not need cloudpickle.
             from hscheduler.live.callable_job import CallableJob
 
-            name, point = submission.name, submission.point
             return CallableJob(
-                submission.job_id, name, self._objective, point, metric, feedback_iteration, rungs, self._say
+                submission.job_id,
+                submission.name,
+                self._objective,
+                submission.point,
+                metric,
+                feedback_iteration,
+                rungs,
+                self._say,
+                self._settle,
             )
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
@@ -456,7 +465,9 @@ class LiveScheduler:
         #: Look-ups of current and past jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
-        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end, objective)
+        self._fleet = Fleet(
+            settings, self._tag, record is not None, self._on_job_event, self._wait_until_taken, before_end, objective
+        )
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
         if attaches:
             self.registry.timeline.resume(round(self.now_s(), TIME_DIGITS))
@@ -707,6 +718,13 @@ class LiveScheduler:
         """Raise ResourceError while no job can be accepted because the record cannot be written."""
         if self._recorder is not None:
             self._recorder.check_room()
+
+    def _wait_until_taken(self) -> None:
+        """Wait until the scheduler has taken all events so far, or will take none; on the thread of a job."""
+        taken = threading.Event()
+        self._events.put(taken.set)
+        while not taken.wait(_LOOK_S) and not self.has_ended:
+            pass
 
     def _on_job_event(self, event: e.Event) -> None:
         """Queue an event of a job, on the job's thread."""

@@ -109,8 +109,8 @@ class Here:
         None: the sweep has no record, and its jobs end with this process.
     report : Path, optional
         File to which the report is written while the sweep runs, besides that in the folder.
-    objective : callable, optional
-        Trials are its calls, each with its point, instead of jobs of EPS; the spec says so, too.
+    objective : bytes, optional
+        Trials are calls of this pickled callable, each with its point, instead of jobs of EPS; the spec says so, too.
     has_space : bool
         Points come from the spec's space, which must not be empty then.
 
@@ -132,7 +132,7 @@ class Here:
         points: Points | None = None,
         place: RecordedSweep | None = None,
         report: Path | None = None,
-        objective: Callable[[dict[str, Any]], Any] | None = None,
+        objective: bytes | None = None,
         has_space: bool = True,
     ) -> None:
         self.policy, spec = policy, placed(spec, None)
@@ -143,21 +143,11 @@ class Here:
             check_sweep(spec, has_space=has_space)
             _warn(spec, policy)
         self.viewers: list[OnEvent] = []
-        pickled = None
-        if objective is not None:
-            # Imported late: other sweeps do not need cloudpickle.
-            try:
-                from hscheduler.live.objective import pickled_callable
-            except ImportError as error:
-                raise ConfigError(
-                    f"objective needs cloudpickle ({error}): pip install '.[sweep]' in EPS's folder"
-                ) from None
-            pickled = pickled_callable(objective)
-        self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, pickled)
+        self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, objective)
         self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
         self._views: list[SweepView] = []
         if place is not None and is_new:
-            place.begin(policy, spec)
+            place.begin(policy, spec, objective)
 
     def watch(self, view: SweepView) -> None:
         """Keep a view up to date while the sweep runs, with the trials that ran before it was resumed."""
@@ -290,7 +280,7 @@ class ResumedHere(Here):
         # Before anything else: a record of another version is refused at once.
         place.open_record().close()
         policy, spec = place.settings()
-        super().__init__(spec, policy, place=place, report=report)
+        super().__init__(spec, policy, place=place, report=report, objective=place.objective())
 
 
 class Over:

@@ -5,6 +5,7 @@
     EPS_HOME/sweeps/NAME
     ├── lock            locked (flock) while the sweep runs
     ├── sweep.json      its policy and the tables of its file
+    ├── callable.pickle the callable whose calls are its trials, if it has one
     ├── record.sqlite   see hscheduler.record
     └── report.json     the report of the latest seconds, then the final one
 
@@ -13,8 +14,10 @@ The folders of sweeps on YARN are beside it (:mod:`hscheduler.application.monito
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -26,7 +29,7 @@ from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, StorageError
 from eps.job.yarn.sweeps import SETTINGS, sweeps_dir
-from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, check_job_name
 from eps.system.home import DIRECTORY_MODE, make_private
 from hscheduler.live.sweep import jobs_of, report_of_record, trial_prefix
@@ -116,7 +119,7 @@ class RecordedSweep:
     def _claim(self) -> JobLock | None:
         """Create the folder; return its lock, or None if a sweep has it.
 
-        A process that was killed before :meth:`begin` leaves an empty folder, which is used again.
+        A process that was killed before the end of :meth:`begin` leaves a folder without settings, which is used again.
         """
         try:
             make_private(self.path.parent)
@@ -129,7 +132,7 @@ class RecordedSweep:
             lock = JobLock(self.lock_path)
         except JobExistsError:
             return None
-        if any(path != self.lock_path for path in self.path.iterdir()):
+        if not {*self.path.iterdir()} <= {self.lock_path, self.callable_path}:
             lock.close()
             return None
         return lock
@@ -224,15 +227,58 @@ class RecordedSweep:
                 return f"sweep {self.name!r} was interrupted: {self.resume_command} continues it, {removes}"
         return f"sweep {self.name!r} has ended: {removes}"
 
-    def begin(self, policy: str, spec: Spec) -> None:
+    @property
+    def callable_path(self) -> Path:
+        """File of the pickled callable."""
+        return self.path / "callable.pickle"
+
+    def begin(self, policy: str, spec: Spec, objective: bytes | None = None) -> None:
         """Write what :meth:`settings` returns; from here on the sweep can be resumed.  The caller holds the lock.
+
+        Parameters
+        ----------
+        policy : str
+        spec : Spec
+        objective : bytes, optional
+            The pickled callable whose calls are the trials.  Its modules are later found where they are found now.
 
         Raises
         ------
         StorageError
-            The file cannot be written.
+            A file cannot be written.
         """
-        write_json_atomic(self.settings_path, {"policy": policy, "tables": spec.tables()})
+        found: dict[str, Any] = {"policy": policy, "tables": spec.tables()}
+        if objective is not None:
+            write_bytes_atomic(self.callable_path, objective)
+            found["python_path"] = [str(Path(each).absolute()) for each in sys.path]
+        write_json_atomic(self.settings_path, found)
+
+    def objective(self) -> bytes | None:
+        """Return the pickled callable whose calls are the trials; None if these are jobs of EPS.
+
+        Raises
+        ------
+        ConfigError
+            It cannot be loaded here.
+        StorageError
+            A file is damaged, or cannot be read.
+        """
+        found = read_json(self.settings_path) or {}
+        if "python_path" not in found:
+            return None
+        sys.path += [each for each in found["python_path"] if each not in sys.path]
+        try:
+            pickled = self.callable_path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{self.callable_path}: cannot be read: {error.strerror or error}") from error
+        try:
+            pickle.loads(pickled)
+        except Exception as error:
+            # Not once for each trial, which would fail.
+            raise ConfigError(
+                f"the callable of sweep {self.name!r} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        return pickled
 
     def settings(self) -> tuple[str, Spec]:
         """Return policy and settings of the sweep.
@@ -246,7 +292,7 @@ class RecordedSweep:
         """
         found = read_json(self.settings_path) or {}
         try:
-            return str(found["policy"]), Spec.of(found["tables"])
+            return str(found["policy"]), Spec.of(found["tables"], is_callable="python_path" in found)
         except (KeyError, TypeError) as error:
             raise StorageError(f"{self.settings_path} is not a file of a sweep: {error!r}") from None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,8 @@ import pytest
 
 import hscheduler
 from eps.errors import ConfigError
+from eps.system.waits import wait_for
+from hscheduler.service.recorded_sweep import RecordedSweep
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 
@@ -50,9 +54,9 @@ def test_each_call_is_a_trial_with_its_metrics() -> None:
 def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
     rule = {"stop": "sha", "eta": 2, "grace_iterations": 3}
     found = swept(good, metric="accuracy", feedback_iteration=3, **rule)
-    phases = [trial["phase"] for trial in found["trials"]]
-    # These calls take no time: more than one may end before the rule pauses it.
-    assert set(phases) <= {"finished", "killed"} and "finished" in phases
+    # These calls take no time: they wait in their reports until the rule has judged them.
+    assert sorted(trial["iterations"] for trial in found["trials"]) == [3, 3, 6, 9]
+    assert sorted(trial["phase"] for trial in found["trials"]) == ["finished", "killed", "killed", "killed"]
     best = max(found["trials"], key=lambda trial: 1 - trial["point"]["width"])
     assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
 
@@ -105,6 +109,80 @@ def test_a_callable_whose_loss_diverges_is_killed() -> None:
 
     (trial,) = swept(diverges, trials=1)["trials"]
     assert trial["phase"] == "killed" and "training diverged: its loss is nan at iteration 5" in trial["why"]
+
+
+#: A sweep of a callable that notes its calls and waits for a file, in a module of its own.
+MODULE = """
+import sys, time
+from pathlib import Path
+
+import hscheduler
+
+HERE = Path(__file__).parent
+
+
+def call(point):
+    with open(HERE / "calls", "a") as calls:
+        print(point["width"], file=calls)
+    for iteration in range(1, 10):
+        hscheduler.report(loss=point["width"] + 1 / iteration)
+        while iteration == 5 and len((HERE / "calls").read_text().split()) > 2 and not (HERE / "go").exists():
+            time.sleep(0.01)
+"""
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+import hscheduler, called
+spec = {{
+    "cluster": {{"nodes": 1, "vcores": 1}},
+    "sweep": {{"trials": 4, "algorithm": "random", "stop": {stop!r}, "eta": 2, "grace_iterations": 3}},
+    "space": {{"width": {{"uniform": [0, 1]}}}},
+    "job": {{"iterations": 9}},
+}}
+hscheduler.sweep(spec, policy="static", objective=called.call, name="calls")
+"""
+
+
+@pytest.mark.parametrize("stop", ["none", "sha"])
+def test_a_sweep_of_calls_that_was_killed_continues_with_every_result(tmp_path: Path, stop: str) -> None:
+    (tmp_path / "called.py").write_text(MODULE)
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(folder=str(tmp_path), stop=stop)])
+    calls = tmp_path / "calls"
+    wait_for(lambda: calls.exists() and len(calls.read_text().split()) > 2, 60, "the third call")
+    process.kill()
+    process.wait(60)
+    had_ended = RecordedSweep.named("calls").report()
+    over = {trial["job_id"]: trial for trial in had_ended["trials"] if trial["phase"] in ("finished", "killed")}
+    assert over or stop == "sha"
+    (tmp_path / "go").touch()
+    # In another process, which does not have the module's folder on its path.
+    code = "import sys; from hscheduler.cli import main; sys.exit(main(['sweep', '--resume', 'calls', '--quiet']))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    found = RecordedSweep.named("calls").report()
+    assert found["state"] == "ended" and len(found["trials"]) == 4 and found["resources"] == {"leaked": 0}
+    widths = [trial["point"]["width"] for trial in found["trials"]]
+    for trial in found["trials"]:
+        if trial["phase"] == "finished":
+            assert trial["loss"] == pytest.approx(trial["point"]["width"] + 1 / 9)
+        if trial["job_id"] in over:
+            # It was not called again.
+            assert calls.read_text().split().count(str(trial["point"]["width"])) == 1
+    finished = [trial["point"]["width"] for trial in found["trials"] if trial["phase"] == "finished"]
+    assert finished == (widths if stop == "none" else [min(widths)])
+
+
+def test_a_callable_that_is_gone_is_named_before_its_trials_fail(tmp_path: Path) -> None:
+    (tmp_path / "called.py").write_text(MODULE)
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(folder=str(tmp_path), stop="none")])
+    wait_for((tmp_path / "calls").exists, 60, "the first call")
+    process.kill()
+    process.wait(60)
+    (tmp_path / "called.py").unlink()
+    place = RecordedSweep.named("calls")
+    with pytest.raises(ConfigError, match="callable of sweep 'calls' cannot be loaded: ModuleNotFoundError"):
+        place.objective()
+    place.remove()
+    assert RecordedSweep.find("calls") is None
 
 
 def test_wrong_uses_are_refused(tmp_path: Path) -> None:
