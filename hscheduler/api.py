@@ -12,6 +12,7 @@ from typing import Any
 from eps.errors import ConfigError, ResourceError
 from hscheduler.cli.commands.common import policies_of, report_path, say, with_flags, write_results
 from hscheduler.core import events as e
+from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
 from hscheduler.reports.report import table
 from hscheduler.runners import Here, Interrupted, OnYarn, Outcome, Runner, Viewers
@@ -60,7 +61,7 @@ def sweep(
     page: str | Path | None = None,
     name: str | None = None,
 ) -> SweepReport:
-    """Run a sweep of real jobs.  An interrupt ends its jobs.
+    """Run a sweep of real jobs.  It is recorded: after a crash or an interrupt it can be resumed.
 
     With ``on = "yarn"`` in the table ``job`` the sweep runs as one application on the cluster of ``HADOOP_CONF_DIR``.
     Otherwise its jobs run on this host.
@@ -92,8 +93,8 @@ def sweep(
     report, page : path, optional
         Files for the report (JSON) and the page (HTML); an interrupted sweep writes them, too.
     name : str, optional
-        Record the sweep under this name: ``hscheduler sweep --resume NAME`` continues it if it was interrupted.
-        Without a name it has no record; on YARN it always has one.  Not with ``study``.
+        Name under which the sweep is recorded: ``hscheduler sweep --resume NAME`` continues it if it was interrupted.
+        Default: that of the file, or ``sweep``, with a number if it is taken.  A sweep with a ``study`` has no record.
 
     Returns
     -------
@@ -144,7 +145,8 @@ def sweep(
         points = OptunaPoints(read, study, suggest)
     pickled = None if objective is None else _pickled(objective)
     with ExitStack() as stack:
-        place = None if name is None else stack.enter_context(RecordedSweep.create(name, ""))
+        stem = Path(spec).stem if isinstance(spec, str | Path) else SWEEP
+        place = None if study is not None else stack.enter_context(RecordedSweep.create(name or "", stem))
         runner = Here(read, names[0], points, place, target, pickled, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
         return _run(runner, quiet, target, drawn)
