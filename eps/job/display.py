@@ -101,11 +101,7 @@ def asked_text(change: Mapping[str, Any]) -> str:
         return "followers"
     if change["operation"] == Operation.TIERS and not change["asked"]:
         return "tiers"
-    if change.get("text"):
-        return str(change["text"])
-    # A change of an earlier version.
-    is_scale = change["operation"] in (Operation.SCALE, Operation.TIERS)
-    return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
+    return str(change["text"])
 
 
 def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -680,9 +676,8 @@ def stages_text(report: Mapping[str, Any]) -> str:
 
 
 def _lag_text(tiers: Mapping[str, Any], which: str) -> str:
-    """Return the current or the ``largest_`` lag: ``4 clocks (1.2 s)``; jobs of earlier versions have no seconds."""
-    seconds = f" ({seconds_text(tiers[which + 'lag_s'])})" if which + "lag_s" in tiers else ""
-    return _clocks_text(tiers[which + "lag"]) + seconds
+    """Return the current or the ``largest_`` lag: ``4 clocks (1.2 s)``."""
+    return f"{_clocks_text(tiers[which + 'lag'])} ({seconds_text(tiers[which + 'lag_s'])})"
 
 
 def _clocks_text(number: int) -> str:

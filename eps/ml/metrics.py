@@ -122,8 +122,6 @@ class EvalSums:
     def from_vector(cls, model: Model, values: Sequence[float]) -> EvalSums:
         """Return the sums from the values of :meth:`to_vector`, for the same model.
 
-        Values that earlier versions of EPS logged have neither bins nor sums of labels.
-
         Raises
         ------
         ProtocolError
@@ -131,13 +129,12 @@ class EvalSums:
         """
         task = model.task_for(model.chosen)
         k = 0 if task == "regression" else model.num_outputs
-        least = _SCALARS + 3 * k
-        most = least + {"regression": 2, "binary": 2 * SCORE_BINS}.get(task, 0)
-        if len(values) not in (least, most):
-            raise ProtocolError(f"{len(values)} evaluation sums given, but {most} were expected")
+        expected = _SCALARS + 3 * k + {"regression": 2, "binary": 2 * SCORE_BINS}.get(task, 0)
+        if len(values) != expected:
+            raise ProtocolError(f"{len(values)} evaluation sums given, but {expected} were expected")
         n, loss_sum, correct, squared, absolute = values[:_SCALARS]
         if task == "regression":
-            labels = values[_SCALARS:] or (0.0, 0.0)
+            labels = values[_SCALARS:]
             return cls(
                 task, int(n), loss_sum, 0, squared, absolute, label_sum=labels[0], label_square_sum=labels[1]
             )  # fmt: skip

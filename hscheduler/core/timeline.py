@@ -81,6 +81,12 @@ class TrialRecord:
         """
         return None if self.feedback_s is None else self.feedback_s - self.arrived_s
 
+    def latest(self, metric: str, final: float | None) -> float | None:
+        """Return its sweep's metric: the final value, else the latest, else that of its early feedback."""
+        curve = self.curve if metric == "loss" else self.values
+        known = (final, None if curve.last is None else curve.last[2], self.feedback)
+        return next((value for value in known if value is not None), None)
+
     @property
     def queueing_s(self) -> float | None:
         """Seconds from its arrival to its start."""

@@ -34,7 +34,7 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
     Parameters
     ----------
     report : mapping
-        Of :mod:`hscheduler.reports.report`, also of an earlier version.
+        Of :mod:`hscheduler.reports.report`.
     live : bool
         Whether the sweep still runs.
     logs : mapping, optional
@@ -43,36 +43,33 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
     trials: Sequence[Report] = report["trials"]
     index = {str(trial["job_id"]): k for k, trial in enumerate(trials)}
     # The jobs of a trial's later attempts are the trial's.
-    index |= {str(job["job_id"]): k for k, trial in enumerate(trials) for job in trial.get("attempts", ())}
-    tables = report.get("spec") or {}
+    index |= {str(job["job_id"]): k for k, trial in enumerate(trials) for job in trial["attempts"]}
+    tables = report["spec"] or {}
     job, sweep = tables.get("job", {}), tables.get("sweep", {})
-    metric = report.get("metric", "loss")
     decisions = report["decisions"]
     return {
         "name": str(report.get("name") or ""),
         "policy": report["policy"],
-        "stop": report.get("stop", ""),
+        "stop": report["stop"],
         "data": _text(job.get("data", "")),
         "model": _text(job.get("model", "")),
         "began_at": _began_at(report),
         "state": "running" if live else report.get("state") or _state(report),
-        "metric": metric,
-        "direction": report.get("direction") or "minimize",
-        "has_values": any(trial.get("values") for trial in trials),
+        "metric": report["metric"],
+        "direction": report["direction"] or "minimize",
+        "has_values": any(trial["values"] for trial in trials),
         "makespan_s": report["makespan_s"],
-        "end_s": report.get("end_s", report["makespan_s"]),
-        "down": report.get("down", ()),
+        "end_s": report["end_s"],
+        "down": report["down"],
         "planned": max(len(trials), int(sweep.get("trials") or 0)) if live else len(trials),
         "capacity": capacity(tables),
         "best": _best(report, index),
         "static": report.get("static"),
-        "target": report.get("target"),
-        "figures": {name: report[name] for name in _FIGURES if report.get(name) is not None}
-        | {name: report["summary"][name] for name in _SUMMARY if report["summary"].get(name) is not None},
+        "target": report["target"],
+        "figures": {name: report[name] for name in _FIGURES}
+        | {name: report["summary"][name] for name in _SUMMARY if report["summary"][name] is not None},
         "settings": settings(trials, tables.get("space", {})),
-        "anytime": [
-            [at_s, value, index[job_id]] for at_s, value, job_id in report.get("anytime", ()) if job_id in index
-        ],
+        "anytime": [[at_s, value, index[job_id]] for at_s, value, job_id in report["anytime"] if job_id in index],
         "trials": [_trial(trial, len(trials), logs or {}) for trial in trials],
         "decisions": [
             [
@@ -143,23 +140,24 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
     most = max(FEWEST, CURVE_POINTS // number)
     found = {
         "id": str(trial["job_id"]),
-        "job": trial.get("name", ""),
+        "job": trial["name"],
         "state": trial["phase"],
         "why": reason_of(str(trial["job_id"]), trial["why"]),
         "point": trial["point"],
-        "at": [trial.get(name) for name in _TIMES],
-        "feedback": trial.get("feedback"),
-        "value": trial.get("loss"),
-        "held": trial.get("containers", ()),
-        "curve": _thinned(trial.get("curve", ()), most),
-        "iterations": trial.get("iterations", 0),
-        "attempts": trial.get("attempts", ()) if len(trial.get("attempts", ())) > 1 else (),
+        "at": [trial[name] for name in _TIMES],
+        "feedback": trial["feedback"],
+        "value": trial["value"],
+        "latest": trial["latest"],
+        "held": trial["containers"],
+        "curve": _thinned(trial["curve"], most),
+        "iterations": trial["iterations"],
+        "attempts": trial["attempts"] if len(trial["attempts"]) > 1 else (),
     }
     # What few trials have is left out of the others, of which there may be thousands.
     optional = {
-        "values": _thinned(trial.get("values", ()), most),
-        "pause_s": trial.get("resize_pause_s"),
-        "restarts": trial.get("restarts"),
+        "values": _thinned(trial["values"], most),
+        "pause_s": trial["resize_pause_s"],
+        "restarts": trial["restarts"],
         "log": list(logs.get(str(trial["job_id"]), ())),
     }
     return found | {name: value for name, value in optional.items() if value}
@@ -172,8 +170,7 @@ def _thinned(curve: Sequence[Any], most: int) -> Sequence[Any]:
 
 
 def _best(report: Report, index: Mapping[str, int]) -> dict[str, Any] | None:
-    best = report["best"] if "best" in report else None
-    if best is None:
+    if (best := report["best"]) is None:
         return None
     return {
         "trial": index.get(str(best["job_id"])),

@@ -6,9 +6,8 @@ const STATES = { finished: "✓", killed: "✕", failed: "!", queued: "○", pau
 let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], ids = new Map(), hues = [], laid = null, bands = [], plots = [];
 
 const ENDED = new Set(["finished", "killed", "failed"]);
-// Its final value, else the latest, else its early feedback.
-const valueOf = (t) => t.value ?? last(t.values || (sweep.metric === "loss" ? t.curve : [])) ?? t.feedback;
-const last = (curve) => curve && curve.length ? curve[curve.length - 1][2] : null;
+// Its final value, else the latest.
+const valueOf = (t) => t.latest;
 const better = (a, b) => sweep.direction === "maximize" ? a > b : a < b;
 const stateText = (t) => `${STATES[t.state] || "▸"} ${t.state}`;
 const pointText = (point) => Object.entries(point).map(([name, value]) => `${name} ${brief(value)}`).join(", ");

@@ -132,7 +132,7 @@ def report(
         "resources": {"leaked": leaked},
         "trials": [
             {
-                **_trial(trial, losses, points, waiting, _cores(spec)),
+                **_trial(trial, metric, losses, points, waiting, _cores(spec)),
                 "name": names.get(trial.job_id, ""),
                 "attempts": [_attempt(job) for job in tried[trial.job_id]],
             }
@@ -318,6 +318,7 @@ def _attempt(job: TrialRecord) -> dict[str, Any]:
 
 def _trial(
     trial: TrialRecord,
+    metric: str,
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
     waiting: Mapping[str, str],
@@ -337,6 +338,7 @@ def _trial(
         # The metric of the sweep.  The older key, loss, has the same value, whatever the metric.
         "value": _finite(losses.get(trial.job_id)),
         "loss": _finite(losses.get(trial.job_id)),
+        "latest": _finite(trial.latest(metric, losses.get(trial.job_id))),
         "containers": [[_seconds(at), workers, servers] for at, workers, servers in trial.sizes],
         "resize_pause_s": _seconds(trial.resize_pause_s),
         "restarts": trial.restarts,
@@ -441,13 +443,6 @@ def measures_table(reports: Sequence[Mapping[str, Any]]) -> str:
     }
     shown = [column for column in columns if known.get(column[0], True)]
     return aligned([[name for name, _ in shown], *([show(each) for _, show in shown] for each in reports)])
-
-
-def latest_value(trial: Mapping[str, Any], metric: str) -> float | None:
-    """Return the metric of a trial of a report: the final value, else the latest, else that of its early feedback."""
-    curve = trial["curve"] if metric == "loss" else trial.get("values", ())
-    known = (trial["loss"], curve[-1][2] if curve else None, trial["feedback"])
-    return next((value for value in known if value is not None), None)
 
 
 def static_text(report: Mapping[str, Any]) -> str:

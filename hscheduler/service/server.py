@@ -18,7 +18,6 @@ from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
 from hscheduler.core.rungs import DEFAULT
-from hscheduler.core.thinned import Thinned
 from hscheduler.live.job_results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
@@ -289,9 +288,9 @@ class SchedulerService(HSchedulerServicer):
         job = self._scheduler.state.jobs.get(submission.job_id)
         record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
-        metric = self._metric(submission.sweep)
-        latest = None if record is None else _last(record.curve if metric == "loss" else record.values)
-        value = next((each for each in (submission.loss, latest, submission.feedback) if each is not None), None)
+        metric, value = self._metric(submission.sweep), submission.loss
+        if value is None:
+            value = submission.feedback if record is None else record.latest(metric, None)
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {
             "job_id": submission.job_id,
@@ -319,10 +318,6 @@ class SchedulerService(HSchedulerServicer):
             "servers": job.servers if job is not None else 0,
             "arrived_s": None if arrived_s is None else round(arrived_s, 3),
         }
-
-
-def _last(curve: Thinned[tuple[float, int, float]]) -> float | None:
-    return None if curve.last is None else curve.last[2]
 
 
 def _object(text: str, what: str) -> dict[str, Any]:

@@ -201,9 +201,7 @@ def spec_of(report: Mapping[str, Any]) -> Spec:
     """
     if report["spec"] is None:
         raise DataError("the report has no specification of its sweep")
-    tables = report["spec"]
-    # In earlier versions, whose reports have no such key, each master had a container.
-    return Spec.of({**tables, "cluster": {"master_container": True, **tables.get("cluster", {})}})
+    return Spec.of(report["spec"])
 
 
 def fit_speed(measured: Sequence[Measured]) -> tuple[dict[str, float], float]:

@@ -21,7 +21,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.policies import POLICIES
 from hscheduler.reports.measures import regret
-from hscheduler.reports.report import latest_value, report
+from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Model
 from hscheduler.simulator.models import Costs, SpeedModel
@@ -200,13 +200,11 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) ->
 def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
     for trial in trials:
         job, request = spec.job_spec(trial["point"]), spec.request(trial["job_id"], SWEEP, trial["point"])
-        metric = spec.sweep.metric
-        latest = latest_value(trial, metric)
-        loss = math.nan if latest is None else float(latest)
+        loss = math.nan if trial["latest"] is None else float(trial["latest"])
         feedback = loss if trial["feedback"] is None else float(trial["feedback"])
         # A trial that was stopped at a rung is stopped there again, by the rule.
-        cut_short = trial["phase"] == Phase.FAILED or (trial["early_feedback_s"] is None and not trial.get("rungs"))
+        cut_short = trial["phase"] == Phase.FAILED or (trial["early_feedback_s"] is None and not trial["rungs"])
         iterations = min(job.iterations, trial["iterations"]) if cut_short else job.iterations
-        points = trial["curve"] if metric == "loss" else trial.get("values", ())
+        points = trial["curve"] if spec.sweep.metric == "loss" else trial["values"]
         curve = tuple((int(at), float(value)) for _, at, value in points if value is not None)
         yield SimulatedJob(float(trial["arrived_s"]), request, iterations, _speed(job, model), feedback, loss, curve)

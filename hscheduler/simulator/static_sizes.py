@@ -19,8 +19,6 @@ from hscheduler.spec import Spec
 POLICY = "static"
 #: Most trials of a sweep that is simulated, and of all its sizes together: about two seconds.
 MOST_TRIALS, MOST_REPLAYED = 2_000, 3_000
-#: What the simulation of a trial needs, and earlier versions did not write.
-_MEASURED = {"iterations", "speeds", "curve", "resizes", "last_iteration_s"}
 
 
 def sizes_of(spec: Spec) -> dict[str, Spec]:
@@ -59,13 +57,11 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         is none; empty if there are some.
     """
     trials = len(report["trials"])
-    if report.get("spec") is None:
+    if report["spec"] is None:
         return _none("the report has no specification of its sweep")
     if report["spec"].get("job", {}).get("on") == "yarn":
         return _none("the sweep's file does not have the size of the cluster on YARN")
-    if not all(_MEASURED <= trial.keys() for trial in report["trials"]):
-        return _none("the report is of an earlier version, which measured no speeds")
-    if report.get("is_callable"):
+    if report["is_callable"]:
         return _none("its trials are calls of a Python function, whose size is fixed")
     if trials > MOST_TRIALS:
         return _none(f"it takes too long for more than {MOST_TRIALS} trials")
@@ -79,7 +75,7 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
     try:
         model = None if is_simulated(report) else fit([report])
         spec = spec_of(report)
-        spec = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, stop=report.get("stop", "")))
+        spec = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, stop=report["stop"]))
         asked = spec.job_spec()
         replayed = _as_they_come(report, spec)
         sizes = sizes_of(spec)

@@ -93,7 +93,7 @@ def test_trials_that_diverged_hold_their_containers(made, how):
     """Their feedback is NaN, which a report omits; they iterated as long as the others."""
     real = json.loads(json.dumps(made["static"]))
     for trial in real["trials"][2:6]:
-        trial.update(feedback=None, loss=None, **how)
+        trial.update(feedback=None, loss=None, latest=None, **how)
     found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
     assert found["like"]["left_out"] == 0
     assert found["like"]["predicted_over_real"] == pytest.approx(1.0, abs=0.01)
@@ -111,7 +111,7 @@ def test_trials_that_failed_early_end_when_they_failed(made):
 
 def test_trials_that_never_trained_are_left_out(made):
     real = json.loads(json.dumps(made["static"]))
-    real["trials"][3].update(feedback=None, loss=None, phase="failed", iterations=0)
+    real["trials"][3].update(feedback=None, loss=None, latest=None, phase="failed", iterations=0)
     found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
     assert found["like"]["left_out"] == 1 and len(found["trials"]) == 15
     for trial in real["trials"]:

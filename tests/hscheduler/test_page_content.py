@@ -61,7 +61,7 @@ def test_settings_that_do_not_vary_have_no_axis() -> None:
 
 
 def test_its_values_are_numbers_that_json_has(report: dict[str, Any]) -> None:
-    report["trials"][0] |= {"curve": [[0.0, 1, math.inf], [1.0, 2, math.nan]], "loss": math.nan}
+    report["trials"][0] |= {"curve": [[0.0, 1, math.inf], [1.0, 2, math.nan]], "value": math.nan}
     report["trials"][1]["point"] = {"learning_rate": math.inf, "\ud800": "\ud800"}
     shown = json.loads(as_json(content(report)))
     assert shown["trials"][0]["curve"] == [[0.0, 1, None], [1.0, 2, None]]
@@ -129,7 +129,6 @@ def test_static_sizes_are_simulated_with_the_same_points_and_rule(report: dict[s
         (lambda report: report["spec"]["job"].update({"on": "yarn"}), "YARN"),
         (lambda report: report["trials"][0].update({"phase": "training"}), "not ended"),
         (lambda report: report.update({"is_callable": True}), "calls of a Python function"),
-        (lambda report: report["trials"][0].pop("speeds") and None, "earlier version"),
         (lambda report: report.update({"trials": report["trials"] * 300}), "more than 2000 trials"),
         (lambda report: [each.update({"iterations": 0}) for each in report["trials"]], "no trial of the report"),
     ],

@@ -52,14 +52,14 @@ def test_reports_of_several_policies_are_opened_too(report: dict[str, Any], tmp_
     assert data_of(target.read_text()) == data_of(page(reports))
 
 
-def test_a_report_of_an_earlier_version_is_opened(report: dict[str, Any], tmp_path: Path) -> None:
-    new = ("cluster", "metric", "direction")
-    old = {name: value for name, value in report.items() if name not in new}
-    old["trials"] = [{k: v for k, v in trial.items() if k not in ("curve", "name")} for trial in report["trials"]]
-    target = tmp_path / "page.html"
-    assert cli.main(["page", written(tmp_path / "report.json", old), "--out", str(target)]) == 0
-    (shown,) = data_of(target.read_text())["reports"]
-    assert len(shown["trials"]) == 6 and shown["trials"][0]["curve"] == []
+@pytest.mark.parametrize("lacks", ["metric", "latest"])
+def test_a_report_of_another_version_is_refused(
+    lacks: str, report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = [{name: value for name, value in trial.items() if name != lacks} for trial in report["trials"]]
+    other = {name: value for name, value in report.items() if name != lacks} | {"trials": trials}
+    assert cli.main(["page", written(tmp_path / "report.json", other), "--out", str(tmp_path / "page.html")]) == 2
+    assert "is not a report of this version of hscheduler sweep" in capsys.readouterr().err
 
 
 def test_the_table_has_the_best_first(
@@ -115,9 +115,7 @@ def test_the_csv_has_a_row_for_each_trial(
 def test_the_column_of_the_csv_is_named_after_the_metric(
     report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A report of a version that had no key value.
-    trials = [{key: value for key, value in trial.items() if key != "value"} for trial in report["trials"]]
-    by_accuracy = {**report, "metric": "accuracy", "trials": trials}
+    by_accuracy = {**report, "metric": "accuracy"}
     assert cli.main(["results", written(tmp_path / "report.json", by_accuracy), "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert "loss" not in rows[0] and float(rows[0]["accuracy"]) == report["best"]["loss"]

@@ -19,7 +19,6 @@ from hscheduler.core.jobs import Phase, reason_of
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import trial_prefix
-from hscheduler.reports.report import latest_value
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.recorded_sweep import RecordedSweep
@@ -112,7 +111,7 @@ def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
         "iteration": trial["iterations"],
         "iterations": report["spec"]["job"].get("iterations", 0),
         "metric": report["metric"],
-        "value": latest_value(trial, report["metric"]),
+        "value": trial["latest"],
         "decisions": [(each["at_s"], each["sentence"]) for each in report["decisions"] if job_id in each["jobs"]],
     }
 

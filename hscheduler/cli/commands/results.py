@@ -24,14 +24,15 @@ from hscheduler.live.job_results import export_best
 from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
-from hscheduler.reports.report import latest_value, point_text
+from hscheduler.reports.report import point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.simulator.static_sizes import with_static
 
-#: Keys of a report in every version.
-_ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
+#: Keys of a report and of its trials, by which it is known.
+_OF_REPORT = {"policy", "metric", "direction", "end_s", "trials", "decisions", "phases", "summary"}
+_OF_TRIAL = {"job_id", "latest", "curve", "values", "containers", "speeds"}
 #: Columns of the CSV file, besides those of the point; ``value`` is named after the metric.
 _COLUMNS = (
     "job_id", "name", "phase", "value", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
@@ -97,7 +98,9 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if _is_file(args):
         return read_reports(Path(args.report))
     if (found := _of_sweep(args)) is not None:
-        return {found["policy"]: _whole(found)}
+        if not _is_report(found):
+            raise ConfigError(f"the report of {args.report} is one of another version of hscheduler")
+        return {found["policy"]: found}
     directory = ServiceDir.of(args.state)
     # Reports of earlier applications with this directory.
     kept = ApplicationDir(directory.path).saved_reports()
@@ -115,7 +118,7 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"sweep is {args.report!r}, but must be one of {', '.join(kept) or 'none'}")
     else:
         found = past_report(directory, args.report)
-    return {found["policy"]: _whole(found)}
+    return {found["policy"]: found}
 
 
 def _of_sweep(args: argparse.Namespace) -> dict[str, Any] | None:
@@ -174,25 +177,14 @@ def read_reports(path: Path) -> dict[str, dict[str, Any]]:
     if isinstance(found, Mapping):
         found = {found["policy"]: found} if isinstance(found.get("policy"), str) else found.get("policies", found)
     if not isinstance(found, Mapping) or not found or not all(_is_report(each) for each in found.values()):
-        raise ConfigError(f"{path} is not a report of hscheduler sweep, compare or simulate")
-    return {policy: _whole(report) for policy, report in found.items()}
+        raise ConfigError(f"{path} is not a report of this version of hscheduler sweep, compare or simulate")
+    return dict(found)
 
 
 def _is_report(value: object) -> bool:
-    return isinstance(value, Mapping) and all(name in value for name in _ALWAYS)
-
-
-def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report with defaults for keys that earlier versions did not write."""
-    trials = [{"curve": [], "name": "", "value": trial["loss"], **trial} for trial in report["trials"]]
-    return {
-        "cluster": {"history": []},
-        "metric": "loss",
-        "direction": "minimize",
-        "end_s": report["makespan_s"],
-        **report,
-        "trials": trials,
-    }
+    if not isinstance(value, Mapping) or not value.keys() >= _OF_REPORT:
+        return False
+    return all(isinstance(trial, Mapping) and trial.keys() >= _OF_TRIAL for trial in value["trials"])
 
 
 def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -200,8 +192,7 @@ def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     sign = -1.0 if report["direction"] == "maximize" else 1.0
 
     def key(trial: Mapping[str, Any]) -> tuple[bool, float]:
-        value = latest_value(trial, report["metric"])
-        return trial["phase"] != "finished", math.inf if value is None else sign * value
+        return trial["phase"] != "finished", math.inf if trial["latest"] is None else sign * trial["latest"]
 
     return sorted(report["trials"], key=key)
 
@@ -217,7 +208,7 @@ def results_text(report: Mapping[str, Any]) -> str:
     for trial in ranked(report):
         why = "" if trial["phase"] == "finished" else reason_of(trial["job_id"], trial["why"])
         numbers = [
-            latest_value(trial, report["metric"]),
+            trial["latest"],
             trial["feedback"],
             *(tests[trial["job_id"]].get(name) for name in shown),
         ]

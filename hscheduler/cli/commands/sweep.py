@@ -459,7 +459,6 @@ def _done_and_best(report: Mapping[str, Any] | None, where: str) -> tuple[str, s
     if report is None:
         return "", where, ""
     over = sum(report["phases"].values())
-    # Reports of earlier versions have no settings.
     settings = (report.get("spec") or {}).get("sweep", {})
     best = report["best"]
     shown = "" if best is None else f"{best['metric']} {best['loss']:.6g} ({best['job_id']})"
