@@ -658,7 +658,7 @@ def tiers_texts(status: Status) -> list[str]:
     if tiers["stage"] > 1:
         behind = f"{_lag_text(tiers, '')} behind, at most {_lag_text(tiers, 'largest_')} so far"
         texts.append(f"consistent clock {tiers['consistent_clock']}: {behind}")
-        texts += [f"the lag exceeds its bound: {tiers['lag_missed']}"] if tiers.get("lag_missed") else []
+        texts += [f"the lag exceeds its bound: {tiers['lag_missed']}"] if tiers["lag_missed"] else []
     return texts + ([f"{_clocks_text(tiers['rolled_back'])} computed again"] if tiers["rolled_back"] else [])
 
 

@@ -56,11 +56,13 @@ def change_of(plan_id: int = 1, phase: str = "released", **changes: Any) -> dict
     """Return a change like a job master's, with all phases up to ``phase``."""
     phases = ["queued", "proposed", "prepared", "lists-updated", "copied", "committed", "switched", "released"]
     reached = phases[: phases.index(phase) + 1] if phase in phases else ["queued", "aborted"]
+    operation, asked = changes.get("operation", "add-workers"), changes.get("asked", 2)
     return {
         "plan_id": plan_id,
-        "operation": "add-workers",
+        "operation": operation,
         "asked_by": "user",
-        "asked": 2,
+        "asked": asked,
+        "text": str(asked) if operation in ("scale", "tiers") else f"{operation}={asked}",
         "names": ["worker-3", "worker-4"],
         "added": ["worker-3", "worker-4"],
         "removed": [],

@@ -107,16 +107,6 @@ def test_equal_labels_have_no_r2_and_one_class_no_area() -> None:
     assert "auc" not in EvalSums.from_scores("binary", ones, np.ones(5, np.int64), num_outputs=2).summary()
 
 
-def test_sums_of_an_earlier_version_are_read() -> None:
-    """They are in checkpoints: without binned scores and sums of labels."""
-    binary, regression = load_model("logistic")(2, 2), load_model("linear")(2, 1)
-    old = EvalSums.from_vector(binary, (10.0, 3.0, 7.0, 0.0, 0.0, 3.0, 4.0, 1.0, 2.0, 2.0, 1.0))
-    assert old.summary()["accuracy"] == 0.7 and "auc" not in old.summary()
-    assert EvalSums.from_vector(regression, (4.0, 1.0, 0.0, 9.0, 5.0)).summary() == {
-        "loss": 0.25, "rmse": 1.5, "mae": 1.25,
-    }  # fmt: skip
-
-
 def test_no_rows_have_no_metrics() -> None:
     assert EvalSums.zero("binary", 2).summary() == {} and merged([]) is None
 
