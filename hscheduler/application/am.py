@@ -76,7 +76,7 @@ REPORT_S = 5.0
 
 
 def attempt_of(container: str) -> str:
-    """Return the name of an application master's attempt.  Names sort by attempt.
+    """Return the name of an application master's attempt, also among those of applications before it.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def attempt_of(container: str) -> str:
     parts = container.split("_")
     if len(parts) < 5 or not parts[-2].isdecimal():
         raise ConfigError(f"{CONTAINER} is {container!r}, but must be the id of a YARN container")
-    return f"attempt-{int(parts[-2]):06d}"
+    return f"attempt-{parts[-4]}-{parts[-3]}-{int(parts[-2]):06d}"
 
 
 def service_directory(folder: Path) -> ServiceDir:

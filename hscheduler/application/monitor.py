@@ -48,7 +48,7 @@ from hscheduler.live.sweep import SWEEP
 from hscheduler.reports.report import closed
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.recorded_sweep import RecordedSweep
+from hscheduler.service.recorded_sweep import RecordedSweep, SweepState
 from hscheduler.service.sweeps import ALONE
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ class Ended:
     reports: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     #: False if the application may still run: YARN no longer knows it, and it has not recorded its end.
     is_over: bool = True
+    #: The application ended before its sweep, or YARN has forgotten it: another one can continue the sweep.
+    can_resume: bool = False
 
 
 # ---- here
@@ -134,6 +136,12 @@ class ApplicationDir:
         return JobDir(self.path)
 
     @property
+    def resumes(self) -> str:
+        """What continues a sweep whose application ended before it, and what removes it, as a sentence."""
+        removes = f"eps prune sweeps/{self.sweep_id} --resumable removes it"
+        return f"{self.follow_command} continues it, with every result; {removes}"
+
+    @property
     def follow_command(self) -> str:
         """The command that follows the application again."""
         if self.service.is_sweep:
@@ -151,7 +159,7 @@ class ApplicationDir:
         return Application.read(self.job)
 
     def save(self, ended: Ended) -> None:
-        """Save how the application ended, and its reports.  YARN forgets ended applications.
+        """Save the reports of an application, and how it ended, unless another one can continue its sweep.
 
         Raises
         ------
@@ -161,12 +169,14 @@ class ApplicationDir:
         for sweep, report in ended.reports.items():
             target = self.path / report_file(sweep)
             target.parent.mkdir(exist_ok=True)
-            if target.exists() and read_json(target) != report:
+            if target.exists() and read_json(target) != report and not self.service.is_sweep:
                 # The report of an earlier application with this folder.
                 aside = (self.path / report_file(f"{sweep}~{number}") for number in count(1))
                 target.rename(next(path for path in aside if not path.exists()))
             write_json_atomic(target, report)
-        self.job.note(phase=Phase.ENDED, end=End(ended.state, ended.reason))
+        if not ended.can_resume:
+            # YARN forgets ended applications.
+            self.job.note(phase=Phase.ENDED, end=End(ended.state, ended.reason))
 
     def saved(self) -> Ended | None:
         """Return what :meth:`save` saved; None before that.
@@ -352,8 +362,16 @@ class Monitor:
             logger.warning("%s may still run: %s", name, told)
         self._close()
         is_over = self._ends_within(KILL_S)
-        found = {**self.stored_reports(), **latest}
-        return Ended("killed", why, _closed(found, why) if is_over else found, is_over)
+        return self._cut_off("killed", why, {**self.stored_reports(), **latest}, is_over)
+
+    def _cut_off(self, state: str, why: str, reports: dict[str, dict[str, Any]], is_over: bool) -> Ended:
+        """Return the end of an application that was killed, or that has not recorded its end."""
+        can_resume = self._directory.is_sweep and read_outcome(self.shared) is None
+        if can_resume:
+            reports = {sweep: {**report, "state": str(SweepState.INTERRUPTED)} for sweep, report in reports.items()}
+        elif is_over:
+            reports = {sweep: closed(report, why) for sweep, report in reports.items()}
+        return Ended(state, why, reports, is_over, can_resume)
 
     def _latest_reports(self) -> dict[str, dict[str, Any]]:
         """Return the reports of sweeps with unfinished jobs; empty if the service does not answer."""
@@ -465,7 +483,7 @@ class Monitor:
         word, reports = read_outcome(self.shared), self.stored_reports()
         if word is not None:
             return Ended(word[0], word[1], reports)
-        return Ended(state, reason, _closed(reports, reason) if is_over else reports, is_over)
+        return self._cut_off(state, reason, reports, is_over)
 
     def _close(self) -> None:
         if self._watcher is not None and self._news is not None:
@@ -474,29 +492,27 @@ class Monitor:
             self._news.close()
 
 
-def _closed(reports: Mapping[str, dict[str, Any]], why: str) -> dict[str, dict[str, Any]]:
-    return {sweep: closed(report, why) for sweep, report in reports.items()}
-
-
 # ---- results
 
 
 def fetch_results(known: ApplicationDir, shared: Storage, ended: Ended) -> str:
     """Download an application's results and remove its files on the cluster; return the problem, if any, as a sentence.
 
-    If the download fails or the application may still run, the files stay, and the sentence says what to do.
+    If the download fails or the application may still run, the files stay, and the sentence says what to do.  Those of
+    a sweep that can be resumed stay, too.
     """
     stays = f"its results stay at {shared.describe('')}"
     try:
         for sweep, report in ended.reports.items():
             _fetch_sweep(shared, sweep, report)
-        if not ended.is_over:
+        if not ended.is_over and not ended.can_resume:
             told = "YARN no longer knows the application, which may still run"
             return f"{stays}: {told}; {known.follow_command} tries again"
         known.save(ended)
     except EpsError as error:
         return f"{stays}: they cannot be fetched: {error}; {known.follow_command} tries again"
-    remove_remote_files(known)
+    if not ended.can_resume:
+        remove_remote_files(known)
     return ""
 
 

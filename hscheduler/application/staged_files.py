@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +52,29 @@ class ServiceOrders:
             The file is missing or invalid.
         """
         try:
-            values = json.loads((folder / ORDERS_FILE).read_text(encoding="utf-8"))
-            return cls(**{**values, "settings": ServiceSettings(**values["settings"])})
+            return cls._of((folder / ORDERS_FILE).read_bytes())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{folder / ORDERS_FILE} is not valid: {error!r}") from None
+
+    @classmethod
+    def of_archive(cls, content: bytes, where: str) -> ServiceOrders:
+        """Return the orders in an archive with the private files of a master, which is at ``where``.
+
+        Raises
+        ------
+        ConfigError
+            It has none.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                return cls._of(archive.read(ORDERS_FILE))
+        except (zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{where} has no valid orders: {error!r}") from None
+
+    @classmethod
+    def _of(cls, content: bytes) -> ServiceOrders:
+        values = json.loads(content)
+        return cls(**{**values, "settings": ServiceSettings(**values["settings"])})
 
 
 #: Settings that may be a path.  Their other values (a fraction, a name of scikit-learn) are no existing files.

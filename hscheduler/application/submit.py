@@ -23,6 +23,7 @@ from eps.job.yarn.submit import (
     put_file,
     remove_shared,
     submit_noted,
+    uploaded_file,
 )
 from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -30,6 +31,7 @@ from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from hscheduler.application.staged_files import (
     ORDERS_FILE,
+    SERVICE_FILE,
     SERVICE_FOLDER,
     SERVICE_TYPE,
     SWEEP_TYPE,
@@ -164,36 +166,75 @@ def _submit(
     conf: HadoopConf,
     models: Mapping[str, Path],
 ) -> Application:
-    home = home_of(conf, job, client)
-    shared = home / SWEEPS / secrets.token_hex(8)
-    kind = "scheduler" if orders.sweep is None else "sweep"
+    shared = home_of(conf, job, client) / SWEEPS / secrets.token_hex(8)
     try:
-        common = common_orders(conf, job, shared, client)
-        # Includes a token for the ResourceManager: the master asks it for the cluster's nodes.
-        tokens = client.obtain_tokens(file_systems_of(home, job))
         own = _upload_private(shared, orders, TlsFiles.within(directory.tls), models)
-        launch = launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens)
-        submission = Submission(
-            name=f"{kind}-{shared.name[:6]}",
-            launch=dataclasses.replace(launch, access=job.yarn.access()),
-            resource=resource,
-            queue=job.yarn.queue,
-            priority=job.yarn.priority if job.yarn.priority >= 0 else None,
-            lifetime_s=job.yarn.lifetime_s or None,
-            tags=tuple(tag.strip() for tag in job.yarn.tags.split(",") if tag.strip()),
-            application_type=SERVICE_TYPE if orders.sweep is None else SWEEP_TYPE,
-            label=job.yarn.label_of("master"),
-            # The job masters run in the application master, and end with it.
-            keep_containers=False,
-            max_attempts=MOST_ATTEMPTS,
-            failures_valid_s=FAILURES_VALID_S,
-        )
-        application = Application(client.new_application(), str(shared), conf.source)
-        ends = f"yarn application -kill {application.application_id}"
-        submit_noted(client, directory, application, submission, ends)
+        return _submit_in(shared, own, orders, job, resource, directory, client, conf)
     except BaseException:
         remove_shared(shared)
         raise
+
+
+def submit_again(ended: Application, directory: JobDir, client: Client, conf: HadoopConf) -> Application:
+    """Submit an application that continues the sweep of one that ended before its sweep.
+
+    It has the same folder on the cluster: its master reads the record there, as another attempt would.  If the ended
+    one still ran after all, it could not write its record any more.
+
+    Raises
+    ------
+    ConfigError
+        The folder has no valid orders.
+    EpsError
+        As :func:`submit_sweep`.
+    """
+    shared = RemotePath.parse(ended.shared)
+    storage, name = shared.storage(), f"{SERVICE_FOLDER}.zip"
+    with storage.read(name) as file:
+        orders = ServiceOrders.of_archive(file.read(), storage.describe(name))
+    spec = Spec.of(orders.sweep or {})
+    job = spec.job_spec()
+    resource = _master_in(Cluster(client, warns=False), job, spec.cluster, trials_at_once(spec))
+    # The address of the master that has ended.
+    storage.remove(SERVICE_FILE)
+    own = uploaded_file(shared, name, Visibility.APPLICATION)
+    return _submit_in(shared, own, orders, job, resource, directory, client, conf)
+
+
+def _submit_in(
+    shared: RemotePath,
+    own: LocalFile,
+    orders: ServiceOrders,
+    job: JobSpec,
+    resource: Resource,
+    directory: JobDir,
+    client: Client,
+    conf: HadoopConf,
+) -> Application:
+    """Submit an application with its folder on the cluster and the private files of its master."""
+    kind = "scheduler" if orders.sweep is None else "sweep"
+    common = common_orders(conf, job, shared, client)
+    # Includes a token for the ResourceManager: the master asks it for the cluster's nodes.
+    tokens = client.obtain_tokens(file_systems_of(home_of(conf, job, client), job))
+    launch = launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens)
+    submission = Submission(
+        name=f"{kind}-{shared.name[:6]}",
+        launch=dataclasses.replace(launch, access=job.yarn.access()),
+        resource=resource,
+        queue=job.yarn.queue,
+        priority=job.yarn.priority if job.yarn.priority >= 0 else None,
+        lifetime_s=job.yarn.lifetime_s or None,
+        tags=tuple(tag.strip() for tag in job.yarn.tags.split(",") if tag.strip()),
+        application_type=SERVICE_TYPE if orders.sweep is None else SWEEP_TYPE,
+        label=job.yarn.label_of("master"),
+        # The job masters run in the application master, and end with it.
+        keep_containers=False,
+        max_attempts=MOST_ATTEMPTS,
+        failures_valid_s=FAILURES_VALID_S,
+    )
+    application = Application(client.new_application(), str(shared), conf.source)
+    ends = f"yarn application -kill {application.application_id}"
+    submit_noted(client, directory, application, submission, ends)
     return application
 
 

@@ -20,11 +20,12 @@ from eps.cluster.yarn.facade import Client
 from eps.errors import ConfigError, EpsError, JobNotFoundError, ResourceError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
 from eps.job.yarn.submit import end_submitted
+from eps.job.yarn.sweeps import read_outcome
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from eps.storage.locations import open_storage
 from eps.system import interrupt
 from hscheduler.application.monitor import KILL_S, ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
-from hscheduler.application.submit import submit_sweep
+from hscheduler.application.submit import submit_again, submit_sweep
 from hscheduler.core import events as e
 from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.job_results import final_metrics
@@ -379,7 +380,7 @@ class OnYarn:
 
 
 class Resumed:
-    """A sweep that was submitted to YARN earlier.
+    """A sweep that was submitted to YARN earlier.  If its application ended before it, another one continues it.
 
     Parameters
     ----------
@@ -408,13 +409,24 @@ class Resumed:
                 raise JobNotFoundError(f"sweep {known.sweep_id!r} was removed")
             if ended is not None:
                 remove_remote_files(known)
-                return _outcome(ended, application)
+                return _outcome(known, ended, application)
             if not application.shared:
                 raise JobNotFoundError(f"sweep {known.sweep_id} has no results, neither here nor on the cluster")
             conf = read_configuration(Path(application.conf_dir))
             with closing(YarnClient(conf)) as client, interrupt.interrupt_on_signals():
-                line = f"{application.application_id} runs the sweep: {_how(known, application)}"
+                does = "runs"
+                if _was_cut_off(application, client):
+                    application, does = submit_again(application, known.job, client, conf), "continues"
+                line = f"{application.application_id} {does} the sweep: {_how(known, application)}"
                 return _follow(known, application, client, conf, line, viewers)
+
+
+def _was_cut_off(application: Application, client: Client) -> bool:
+    """Return whether an application ended before its sweep; one that YARN has forgotten counts as ended."""
+    with suppress(JobNotFoundError):
+        if not client.report(application.application_id).ended:
+            return False
+    return read_outcome(application.storage()) is None
 
 
 def _submitted(spec: Spec, policy: str, known: ApplicationDir, client: Client, conf: HadoopConf) -> Application:
@@ -448,7 +460,7 @@ def _follow(
     try:
         _interrupt_on_closed_pipe(viewers.where)(line)
         ended = monitor.run()
-        return _outcome(ended, application, fetch_results(known, shared, ended))
+        return _outcome(known, ended, application, fetch_results(known, shared, ended))
     except KeyboardInterrupt as error:
         interrupt.discard_closed_output()
         try:
@@ -458,9 +470,10 @@ def _follow(
             raise Interrupted(Outcome(None, problems=(f"interrupted; {lost}; {stays}",))) from error
         problem = fetch_results(known, shared, ended)
         problems = () if ended.is_over else (f"{application.application_id} did not end within {KILL_S:g} s",)
-        hints = () if ended.reports else ("interrupted: no trial had started",)
+        hints = [] if ended.reports else ["interrupted: no trial had started"]
+        hints += [known.resumes] * ended.can_resume
         problems = (*problems, *([problem] if problem else ()))
-        raise Interrupted(Outcome(ended.reports.get(SWEEP), problems=problems, hints=hints)) from error
+        raise Interrupted(Outcome(ended.reports.get(SWEEP), problems=problems, hints=tuple(hints))) from error
     except StorageError as error:
         told = f"the results of {application.application_id} cannot be read: {error}"
         raise StorageError(f"{told}; {known.follow_command} tries again") from error
@@ -479,7 +492,7 @@ def _interrupt_on_closed_pipe(tell: Callable[[str], None]) -> Callable[[str], No
     return told
 
 
-def _outcome(ended: Ended, application: Application, problem: str = "") -> Outcome:
+def _outcome(known: ApplicationDir, ended: Ended, application: Application, problem: str = "") -> Outcome:
     report, name = ended.reports.get(SWEEP), application.application_id
     problems, error = (problem,) if problem else (), None
     if ended.state != "finished":
@@ -489,5 +502,6 @@ def _outcome(ended: Ended, application: Application, problem: str = "") -> Outco
         else:
             problems = (said, *problems)
     has_failed = report is not None and any(trial["phase"] == "failed" for trial in report["trials"])
-    hints = (f"logs of its containers: yarn logs -applicationId {name}",)
-    return Outcome(report, error, problems, hints if has_failed or ended.state == "failed" else ())
+    hints = [f"logs of its containers: yarn logs -applicationId {name}"] * (has_failed or ended.state == "failed")
+    hints += [known.resumes] * ended.can_resume
+    return Outcome(report, error, problems, tuple(hints))

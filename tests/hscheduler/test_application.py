@@ -152,8 +152,9 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
 
 
 def test_an_attempt_is_identified_by_its_container() -> None:
-    assert attempt_of("container_1700_0001_02_000001") == "attempt-000002"
-    assert attempt_of("container_e17_1700_0001_11_000001") == "attempt-000011"
+    assert attempt_of("container_1700_0001_02_000001") == "attempt-1700-0001-000002"
+    assert attempt_of("container_e17_1700_0001_11_000001") == "attempt-1700-0001-000011"
+    assert attempt_of("container_1700_0002_02_000001") != attempt_of("container_1700_0001_02_000001"), "resumed"
     with pytest.raises(ConfigError, match="must be the id of a YARN container"):
         attempt_of("")
 

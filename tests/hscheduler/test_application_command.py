@@ -22,7 +22,7 @@ from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.monitor import Monitor, submitted_sweeps
-from hscheduler.application.staged_files import SWEEP_TYPE
+from hscheduler.application.staged_files import SERVICE_FILE, SWEEP_TYPE
 from hscheduler.cli import main
 from hscheduler.live.sweep import SWEEP
 from tests.fakes.patient_hdfs import hdfs as hdfs
@@ -232,7 +232,8 @@ def test_results_of_a_sweep_that_yarn_forgot_are_copied_and_kept(
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
-    assert "YARN no longer knows the application" in told and "which may still run" in told
+    name = yarn.directory.name
+    assert f"{ID} failed: " in told and f"hscheduler sweep --resume {name} continues it, with every result" in told
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert any(path.endswith("/model.npz") for path in staged(hdfs)) and not yarn.killed
 
@@ -335,6 +336,44 @@ def test_results_of_an_interrupted_sweep_are_printed_again(killed: str, yarn: Ru
     (tmp_path / "report.json").unlink()
     assert resume(tmp_path, killed) == 1
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_another_application_continues_a_sweep_whose_application_ended_before_it(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str], forgotten: bool
+) -> None:
+    def leave_no_word() -> None:
+        for path in [path for path in hdfs.nodes if path.endswith(ENDED_FILE)]:
+            del hdfs.nodes[path]
+
+    yarn.after_submission = leave_no_word
+    yarn.said = ["ACCEPTED", KeyboardInterrupt(), "KILLED"]
+    assert sweep(tmp_path) == 130
+    first, name = yarn.noted, yarn.directory.name
+    assert first is not None and yarn.killed == [ID]
+    told = capsys.readouterr().err
+    assert f"hscheduler sweep --resume {name} continues it, with every result; " in told
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report == {**REPORT, "state": "interrupted"}
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs)
+    yarn.said = ["KILLED"]
+    assert main(["sweeps"]) == 0
+    assert f"{name}  {ID}  interrupted  2/2   fetched  loss 0.25 (trial-2)" in capsys.readouterr().out
+    kept = state_of_sweep(yarn.directory)
+    assert kept.state == "killed" and f"hscheduler sweep --resume {name} continues it" in kept.keep
+    with open_storage(first.shared).write(SERVICE_FILE) as file:
+        file.write(b"{}")
+
+    def look_around() -> None:
+        assert SERVICE_FILE not in open_storage(first.shared).names(""), "the address of the one before"
+
+    yarn.after_submission = look_around
+    yarn.said = [JobNotFoundError("no such application") if forgotten else "KILLED", "RUNNING", "FINISHED"]
+    assert resume(tmp_path, name) == 0
+    assert yarn.noted is not None and yarn.noted.shared == first.shared
+    assert "continues the sweep" in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT and staged(hdfs) == []
+    assert state_of_sweep(yarn.directory) == SweepState("finished")
 
 
 def test_an_unreadable_outcome_of_a_sweep_is_reported_with_the_command_to_retry(

@@ -449,10 +449,14 @@ def _remote_archive(archive: str) -> tuple[RemotePath, FileStatus]:
 
 def put_file(folder: RemotePath, name: str, source: BinaryIO, visibility: Visibility) -> LocalFile:
     """Upload an archive; return it as a file of a container."""
-    storage = folder.storage()
-    with storage.write(name) as file:
+    with folder.storage().write(name) as file:
         shutil.copyfileobj(source, file, 1 << 20)
-    return _local_file(folder / name, storage.status(name), visibility)
+    return uploaded_file(folder, name, visibility)
+
+
+def uploaded_file(folder: RemotePath, name: str, visibility: Visibility) -> LocalFile:
+    """Return an archive that was uploaded as a file of a container."""
+    return _local_file(folder / name, folder.storage().status(name), visibility)
 
 
 def _local_file(

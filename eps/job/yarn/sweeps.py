@@ -82,8 +82,9 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     noted = read_outcome(store)
     if noted is not None:
         state = noted[0]
-    elif report is None and left:
-        return SweepState(state, f"YARN no longer knows {application.application_id}, which may still run")
+    elif left:
+        told = f"its application ended before it ({state})" if report else "YARN no longer knows its application"
+        return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} continues it")
     if REPORTS in left:
         told = f"its results in {store.describe('')} were not downloaded"
         return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} downloads them")

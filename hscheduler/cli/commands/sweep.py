@@ -58,7 +58,7 @@ from hscheduler.runners import (
     Runner,
     Viewers,
 )
-from hscheduler.service.recorded_sweep import RecordedSweep, recorded_sweeps
+from hscheduler.service.recorded_sweep import RecordedSweep, SweepState, recorded_sweeps
 from hscheduler.simulator.static_sizes import POLICY, with_static
 from hscheduler.spec import Spec
 
@@ -446,6 +446,9 @@ def _row_on_yarn(known: ApplicationDir) -> tuple[tuple[str, ...], str]:
             return (known.sweep_id, name, state, *_done_and_best(report, "fetched")), ""
         state, results = "YARN unreachable", "followed" if known.service.is_running() else "to be fetched"
         found = report_of(application)
+        if (found is None or found.ended) and (report := known.saved_reports().get(SWEEP)) is not None:
+            # Its application ended before it.
+            return (known.sweep_id, name, str(SweepState.INTERRUPTED), *_done_and_best(report, "fetched")), ""
         state = "unknown to YARN" if found is None else found.state.lower()
         done = "" if found is None or found.ended else f"{found.progress:.0%}"
     except EpsError as error:
