@@ -29,10 +29,10 @@ again. --report is written every few seconds. If this command is killed with SIG
 continue, and --resume takes control of them.
 
 With --on yarn the sweep is one YARN application. The scheduler is its application master, and all
-trials run in its containers. The page is the application's tracking URL; yarn application -kill
-ends the sweep. If the master fails, YARN restarts it, and unfinished trials resume from their
-checkpoints (default: one every 30 s; see checkpoint_every). If this command is killed, the sweep
-continues: --resume follows it again, or fetches its results.
+trials run in its containers. The page is the application's tracking URL. If the master fails, YARN
+restarts it, and unfinished trials resume from their checkpoints. Ctrl-C and yarn application -kill
+end the application; --resume continues the sweep in another one. If this command is killed with
+SIGKILL, the sweep continues: --resume follows it again, or fetches its results.
 
 SPEC.toml has four sections. Relative paths start at its folder.
   [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of a

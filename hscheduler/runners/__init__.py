@@ -442,9 +442,9 @@ def _submitted(spec: Spec, policy: str, known: ApplicationDir, client: Client, c
 
 def _how(known: ApplicationDir, application: Application) -> str:
     """Return the commands that control an application."""
-    ends = f"Ctrl-C, or yarn application -kill {application.application_id}, ends it"
+    ends = f"Ctrl-C, or yarn application -kill {application.application_id}, interrupts it"
     shows = f"hscheduler jobs{known.service.flag} shows it"
-    return f"{ends}; {shows}; if this process is killed, {known.follow_command} follows it again"
+    return f"{ends}; {shows}; {known.follow_command} continues it, or follows it again if this process is killed"
 
 
 def _follow(

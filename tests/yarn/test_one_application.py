@@ -253,3 +253,39 @@ def test_a_killed_master_of_a_sweep_is_followed_by_one_that_resumes(on_yarn: Had
     assert len(attempts) == 2 and app["finalStatus"] == "SUCCEEDED" and staged(on_yarn) == []
     _, local = sweep(tmp_path, "here", *flags, **settings)
     assert losses(found) == losses(local)
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("how", ["interrupted", "killed by YARN"])
+def test_another_application_continues_a_sweep_with_every_result(on_yarn: Hadoop, tmp_path: Path, how: str) -> None:
+    """Trials that were over stay so; the others begin again from their checkpoints, and end with the same bits."""
+    settings: dict[str, Any] = {"trials": 8, "iterations": 80}
+    slow, flags = 'checkpoint_every = "5"\nstretch_s = 0.05', ["--policy", "static"]
+    file, report = tmp_path / "there.toml", tmp_path / "report.json"
+    file.write_text(FILE.format(**{"parallelism": 0, "size": SIZE, "more": slow, **settings}))
+    code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["sweep", str(file), "--on", "yarn", "--name", "mine", "--report", str(report), *flags]
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        lines = (line for line in client.stdout if " finished" in line)
+        for _ in range(3):
+            next(lines)
+        (app,) = apps_of(on_yarn, "states=RUNNING")
+        if how == "interrupted":
+            client.send_signal(signal.SIGINT)
+        else:
+            on_yarn.run_cli("yarn", "application", "-kill", app["id"])
+        client.stdout.read()
+        assert client.wait(2 * PATIENCE_S) == (130 if how == "interrupted" else 1)
+    before = json.loads(report.read_text())
+    over = {trial["job_id"]: trial for trial in before["trials"] if trial["phase"] == "finished"}
+    assert before["state"] == "interrupted" and 3 <= len(over) < 8 and staged(on_yarn) != []
+    assert main(["sweep", "--resume", "mine", "--report", str(report)]) == 0
+    found = json.loads(report.read_text())
+    for trial in found["trials"]:
+        if (earlier := over.get(trial["job_id"])) is not None:
+            assert (trial["finished_s"], trial["loss"]) == (earlier["finished_s"], earlier["loss"])
+    (new,) = [each for each in apps_of(on_yarn, "") if each["id"] > app["id"]]
+    assert new["finalStatus"] == "SUCCEEDED" and staged(on_yarn) == []
+    _, local = sweep(tmp_path, "here", *flags, "--quiet", **settings)
+    assert losses(found) == losses(local) and found["resources"] == {"leaked": 0}
