@@ -24,6 +24,9 @@ from hscheduler.spec import Spec
 
 #: Digits of seconds in a report.
 _DIGITS = 6
+#: Keys of a report and of its trials, by which it is known.
+_OF_REPORT = {"policy", "metric", "direction", "end_s", "trials", "decisions", "phases", "summary"}
+_OF_TRIAL = {"job_id", "latest", "curve", "values", "containers", "speeds"}
 
 
 def report(
@@ -179,6 +182,13 @@ def _uses(record: Timeline, jobs: Iterable[TrialRecord], ran_s: float, spec: Spe
             "idle": _seconds((1 - held) * of_sweep_s / cores),
         },
     }
+
+
+def is_report(value: object) -> bool:
+    """Return whether a value from a file is a report of this version."""
+    if not isinstance(value, Mapping) or not value.keys() >= _OF_REPORT:
+        return False
+    return all(isinstance(trial, Mapping) and trial.keys() >= _OF_TRIAL for trial in value["trials"])
 
 
 def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from eps.storage.jobdir import JobDir, JobLock, check_job_name
 from eps.system.home import DIRECTORY_MODE, make_private
 from hscheduler.live.sweep import jobs_of, report_of_record, trial_prefix
 from hscheduler.record.sqlite import SqliteRecord
+from hscheduler.reports.report import is_report
 from hscheduler.spec import Spec
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
@@ -312,7 +313,7 @@ class RecordedSweep:
         Raises
         ------
         ConfigError, StorageError
-            As :meth:`settings` and :meth:`open_record`; or the sweep runs and has no report yet.
+            As :meth:`settings` and :meth:`open_record`; it runs and has no report yet; or that is of another version.
         """
         state = self.state()
         if state is SweepState.INTERRUPTED:
@@ -323,6 +324,8 @@ class RecordedSweep:
         found = self.latest_report()
         if found is None:
             raise ConfigError(f"sweep {self.name!r} has no report yet: try again in a few seconds")
+        if not is_report(found):
+            raise ConfigError(f"{self.report_path} is a report of another version of hscheduler")
         return found
 
     def titled(self, report: Mapping[str, Any], state: SweepState) -> dict[str, Any]:

@@ -181,6 +181,17 @@ def test_a_record_of_another_version_is_refused_with_both_versions(capsys: pytes
     assert place.state() is SweepState.INTERRUPTED, "nothing was changed"
 
 
+def test_a_report_of_another_version_is_refused_and_hides_no_other_sweep(
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = [{name: value for name, value in trial.items() if name != "latest"} for trial in report["trials"]]
+    place = sweep_of("old", {**report, "trials": trials})
+    for words in (["results", "old"], ["why", "old-trial-1"], ["page", "old"]):
+        assert cli.main(words) == 2
+        assert f"{place.report_path} is a report of another version of hscheduler" in capsys.readouterr().err
+    assert cli.main(["sweeps"]) == 0 and "old    here   ended" in capsys.readouterr().out
+
+
 def test_a_sweep_that_has_ended_writes_its_report_again(
     report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,15 +24,12 @@ from hscheduler.live.job_results import export_best
 from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
-from hscheduler.reports.report import point_text
+from hscheduler.reports.report import is_report, point_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 from hscheduler.service.recorded_sweep import RecordedSweep
 from hscheduler.simulator.static_sizes import with_static
 
-#: Keys of a report and of its trials, by which it is known.
-_OF_REPORT = {"policy", "metric", "direction", "end_s", "trials", "decisions", "phases", "summary"}
-_OF_TRIAL = {"job_id", "latest", "curve", "values", "containers", "speeds"}
 #: Columns of the CSV file, besides those of the point; ``value`` is named after the metric.
 _COLUMNS = (
     "job_id", "name", "phase", "value", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
@@ -98,8 +95,6 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if _is_file(args):
         return read_reports(Path(args.report))
     if (found := _of_sweep(args)) is not None:
-        if not _is_report(found):
-            raise ConfigError(f"the report of {args.report} is one of another version of hscheduler")
         return {found["policy"]: found}
     directory = ServiceDir.of(args.state)
     # Reports of earlier applications with this directory.
@@ -176,15 +171,9 @@ def read_reports(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} is not a report of hscheduler: it is not JSON ({error})") from None
     if isinstance(found, Mapping):
         found = {found["policy"]: found} if isinstance(found.get("policy"), str) else found.get("policies", found)
-    if not isinstance(found, Mapping) or not found or not all(_is_report(each) for each in found.values()):
+    if not isinstance(found, Mapping) or not found or not all(is_report(each) for each in found.values()):
         raise ConfigError(f"{path} is not a report of this version of hscheduler sweep, compare or simulate")
     return dict(found)
-
-
-def _is_report(value: object) -> bool:
-    if not isinstance(value, Mapping) or not value.keys() >= _OF_REPORT:
-        return False
-    return all(isinstance(trial, Mapping) and trial.keys() >= _OF_TRIAL for trial in value["trials"])
 
 
 def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
