@@ -172,8 +172,8 @@ def _frozen(
     began = datetime.fromtimestamp(_began_at(report))
     started_s = trial["arrived_s"] if trial.get("started_s") is None else trial["started_s"]
     ended_s = report["end_s"] if trial["finished_s"] is None else trial["finished_s"]
-    curve = trial["curve"] if report["metric"] == "loss" else trial.get("values", ())
-    spec = report.get("spec")
+    curve = trial["curve"] if report["metric"] == "loss" else trial["values"]
+    spec = report["spec"]
     values = {int(iteration): float(value) for _, iteration, value in curve}
     if not values and trial["feedback"] is not None and spec is not None:
         values = {int(spec["sweep"]["feedback_iteration"]): float(trial["feedback"])}
@@ -182,7 +182,8 @@ def _frozen(
         number=-1,
         trial_id=-1,
         state=state,
-        value=trial["loss"] if state is states.COMPLETE else None,
+        # As Optuna itself does: a pruned trial has its latest value.
+        value=trial["latest"] if state in (states.COMPLETE, states.PRUNED) else None,
         datetime_start=None if state is states.WAITING else began + timedelta(seconds=started_s),
         datetime_complete=began + timedelta(seconds=ended_s) if state.is_finished() else None,
         params=point,

@@ -143,7 +143,7 @@ def swept(url: str) -> Any:
     report = simulate(Spec.of(tables), "elastic")
     first, second, third = report["trials"][:3]
     first["values"] = [[1.0, 10, 0.5], [2.0, 20, 0.75]]
-    second |= {"phase": "killed", "loss": None, "why": "worst of 3"}
+    second |= {"phase": "killed", "loss": None, "latest": second["feedback"], "why": "worst of 3"}
     third |= {"phase": "failed", "loss": None, "feedback": None}
     # Trials of a conditional space do not have every setting.
     del third["point"]["l2"]
@@ -162,7 +162,7 @@ def test_a_sweep_becomes_a_study_of_optuna(tmp_path: Path) -> None:
     assert [each.params for each in study.trials] == [each["point"] for each in report["trials"]]
     first, second = study.trials[:2]
     assert first.value == report["trials"][0]["loss"] and first.intermediate_values == {10: 0.5, 20: 0.75}
-    assert second.intermediate_values == {100: report["trials"][1]["feedback"]}
+    assert second.intermediate_values == {100: second.value} and second.value == report["trials"][1]["feedback"]
     assert second.user_attrs["why"] == "worst of 3" and second.user_attrs["trial"] == "trial-2"
     assert first.distributions["learning_rate"] == optuna.distributions.FloatDistribution(1e-3, 1, log=True)
     assert first.distributions["l2"] == optuna.distributions.CategoricalDistribution([0, 1e-4])
