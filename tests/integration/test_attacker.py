@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import lacks, require
 from tests.integration.conftest import processes_with
+from tests.tiers import of_tier
 from tools.rogue import MARK
 from tools.victims import Facts, judge_report, scan
 
@@ -43,8 +44,9 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         assert not processes_with(folder)
 
 
-def test_a_process_of_another_user_is_refused_and_stops_nothing(attack: list[str]) -> None:
-    run = subprocess.run([*attack, "--seconds", "15", "--json"], capture_output=True, timeout=TIMEOUT_S)
+def test_a_process_of_another_user_is_refused_and_stops_nothing(attack: list[str], pytestconfig: pytest.Config) -> None:
+    seconds = of_tier(pytestconfig, "8", "15")
+    run = subprocess.run([*attack, "--seconds", seconds, "--json"], capture_output=True, timeout=TIMEOUT_S)
     found = json.loads(run.stdout)
     assert (found["believed"], found["stopped"]) == ([], [])
     assert (found["lost"], found["applied_twice"], found["other_models"]) == (0, 0, 0)

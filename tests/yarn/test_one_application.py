@@ -289,3 +289,13 @@ def test_another_application_continues_a_sweep_with_every_result(on_yarn: Hadoop
     assert new["finalStatus"] == "SUCCEEDED" and staged(on_yarn) == []
     _, local = sweep(tmp_path, "here", *flags, "--quiet", **settings)
     assert losses(found) == losses(local) and found["resources"] == {"leaked": 0}
+
+
+@pytest.mark.tier("all")
+def test_trials_pause_at_rungs_and_go_on_with_the_same_bits(on_yarn: Hadoop, tmp_path: Path) -> None:
+    settings, flags = {"trials": 6, "iterations": 40, "more": "stretch_s = 0.005"}, ["--stop", "sha", "--quiet"]
+    code, found = sweep(tmp_path, "there", "--on", "yarn", *flags, **settings)
+    assert code == 0 and found["resources"] == {"leaked": 0} and sum(trial["pauses"] for trial in found["trials"])
+    _, local = sweep(tmp_path, "here", *flags, **settings)
+    assert losses(found) == losses(local)
+    assert sorted(trial["iterations"] for trial in found["trials"]) == [10, 10, 10, 10, 30, 40]
