@@ -175,8 +175,8 @@ class View(AdmissionView, Protocol):
     def explored(self, sweep: str) -> int:
         """Return the largest number of containers in which a job of a sweep was measured; 0 if there is none."""
 
-    def change_s(self, job: Job) -> float:
-        """Return the seconds until a change of a job's size takes effect, as measured."""
+    def change_s(self) -> float:
+        """Return the seconds until a growth takes effect, as measured."""
 
     def awaits(self, sweep: str) -> bool:
         """Return whether more jobs of a sweep are to arrive, as far as that is known."""

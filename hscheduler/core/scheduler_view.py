@@ -193,9 +193,9 @@ class SchedulerView:
         """Return the largest number of containers in which a job of a sweep was measured; 0 if there is none."""
         return self._speeds.largest(sweep)
 
-    def change_s(self, job: Job) -> float:
-        """Return the seconds until a change of a job's size takes effect, as measured."""
-        return self._speeds.change_s(job)
+    def change_s(self) -> float:
+        """Return the seconds until a growth takes effect, as measured."""
+        return self._speeds.change_s()
 
     def wants_trial(self, sweep: str) -> bool:
         """Return whether the next trial of a sweep could start now; see :class:`hscheduler.core.events.TrialWanted`."""

@@ -30,9 +30,7 @@ PRIOR_WEIGHT = 0.005
 #: Weight of the sweep's shape in the curve of one of its jobs.
 SWEEP_WEIGHT = 0.3
 PRIOR_SIZES = (1, 2, 4, 8, 16)
-#: A job changes its size at a clock that it chooses so many iterations ahead.
-AHEAD = 2
-#: Seconds of a change of size besides, until one has been measured.
+#: Seconds of a change of size until one has been measured.
 ASSUMED_CHANGE_S = 0.5
 
 
@@ -236,17 +234,12 @@ class Speeds:
         """Note that the new members of a job have joined: its iterations meanwhile say how long that took."""
         begun, iteration_s = self._begun.pop(job.number, (job.iteration, 0.0))
         if iteration_s:
-            self._changes_s.append(max(0.0, (job.iteration - begun - AHEAD) * iteration_s))
+            self._changes_s.append((job.iteration - begun) * iteration_s)
             del self._changes_s[:-KEPT]
 
-    def change_s(self, job: Job) -> float:
-        """Return the seconds from an order to change a job's size until that takes effect.
-
-        They are the median of what was measured besides the iterations that a change is chosen ahead.
-        """
-        size = job.workers + job.servers
-        ahead_s = AHEAD * self.curve(job).seconds(size) if size and self.largest(job.request.sweep) else 0.0
-        return ahead_s + (median(self._changes_s) if self._changes_s else ASSUMED_CHANGE_S)
+    def change_s(self) -> float:
+        """Return the seconds from an order to grow until the new members take part: a median."""
+        return median(self._changes_s) if self._changes_s else ASSUMED_CHANGE_S
 
     def forget(self, job: Job) -> None:
         """Drop what only a running job needs; the measured speeds of the sweep's latest jobs stay."""

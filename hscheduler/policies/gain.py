@@ -1,15 +1,14 @@
 """Containers go where they shorten a sweep most, by the measured speed-up of each job (not from the paper).
 
 - A new job starts at once, with one container as long as the speed-up of its sweep is unknown.  If none is free, the
-  job that loses least gives one.  It waits a moment for jobs that are about to be judged, if it then starts larger: a
-  growth takes longer.
+  job that loses least gives one.
 - Containers are divided so that the last job reaches its milestone soonest: the iteration at which the stopping rule
   judges it next, or its end (:mod:`hscheduler.core.division`).
 - While trials of a sweep are still to arrive, those before their early feedback come first, the oldest before the next,
   as long as they use containers well.
 - A job grows to at most twice the size that its sweep has measured, then by the curve (:mod:`hscheduler.core.speed`).
-- A resize must pay for itself: the time until it takes effect is measured; a job with long iterations takes longer.
-  Containers move from one job to another only for a clear gain; free ones go to any job that becomes faster.
+- A resize must pay for itself: the time until it takes effect is measured.  Containers move from one job to another
+  only for a clear gain; free ones go to any job that becomes faster.
 - A job that does not become faster with what it got gives it back.
 
 Source: EPS §2.1 (early feedback decides which jobs go on), §4.2 (an addition that makes a job slower is undone).
@@ -27,7 +26,6 @@ from hscheduler.core.decisions import Action, Decision, Grow, Shrink, Start, Vie
 from hscheduler.core.division import Need, divide
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Job
 from hscheduler.core.resources import Container, Role
-from hscheduler.core.speed import AHEAD
 from hscheduler.core.words import counted, listed
 from hscheduler.policies.elastic import undo_growth
 from hscheduler.policies.kill import scaled
@@ -56,10 +54,8 @@ def gain(view: View) -> Decision:
 
 
 def _share(view: View) -> Decision:
-    if not view.queue:
-        return _resize(view)
-    admission, is_open = _admit(view)
-    return admission if admission.actions or not is_open else replace(_resize(view), waiting=admission.waiting)
+    admission = _admit(view) if view.queue else Decision()
+    return admission if admission.actions else replace(_resize(view), waiting=admission.waiting)
 
 
 # ---- what jobs need
@@ -106,7 +102,7 @@ def _divide(view: View, jobs: Sequence[Job], needs: Sequence[Need], containers: 
     first = sorted((k for k, job in enumerate(jobs) if _is_first(view, job)), key=lambda k: (needs[k].iterations, k))
     rest = [k for k in range(len(jobs)) if k not in set(first)]
     sizes = [need.least for need in needs]
-    parts = [([k], [_capped(jobs[k], needs[k], view.change_s(jobs[k]))]) for k in first]
+    parts = [([k], [_capped(jobs[k], needs[k], view.change_s())]) for k in first]
     parts += [(rest, [needs[k] for k in rest]), (first, [needs[k] for k in first])]
     for ks, wants in parts:
         mine = [replace(want, least=sizes[k]) for k, want in zip(ks, wants, strict=True)]
@@ -150,11 +146,8 @@ def _free(view: View, jobs: Sequence[Job]) -> int:
 # ---- queued jobs
 
 
-def _admit(view: View) -> tuple[Decision, bool]:
-    """Start queued jobs in free containers and in those that running jobs can give.
-
-    Return the plan, and if that is empty, whether running jobs may get what is free.
-    """
+def _admit(view: View) -> Decision:
+    """Start queued jobs in free containers and in those that running jobs can give."""
     movable = _movable(view)
     givers = [job for job in movable if job.may_shrink]
     queue = list(view.queue[:MOST_STARTED])
@@ -167,40 +160,14 @@ def _admit(view: View) -> tuple[Decision, bool]:
             break
         starting.append(job)
     if not starting:
-        return _pass(view), True
+        return _pass(view)
     jobs = [*givers, *starting]
     needs = [_need(view, job) for job in jobs]
     masters = sum(job.request.count(Role.MASTER) for job in starting)
     sizes = _divide(view, jobs, needs, free + sum(_size(job) for job in givers) - masters)
     wanted = sizes[len(givers) :]
-    if near := _about_to_give(view, starting[0], wanted[0]):
-        names = listed([job.job_id for job in near])
-        why = f"waits because {names} {'is' if len(near) == 1 else 'are'} about to be judged, and it starts larger then"
-        return Decision(waiting={starting[0].job_id: why}), False
     gives = _gifts(givers, needs, sizes, masters + sum(wanted) - free)
-    return _starts(view, starting, wanted, gives) or _pass(view), True
-
-
-def _about_to_give(view: View, job: Job, size: int) -> list[Job]:
-    """Return the jobs for whose containers a queued job is to wait, rather than to start in ``size`` and to grow.
-
-    They are about to be judged: before a growth could take effect.  With their containers it starts at least twice as
-    large, and is itself judged sooner.
-    """
-    need = _need(view, job)
-    grown_s = view.change_s(job) + AHEAD * need.seconds(size)
-    left_s = {other: _left_s(view, other) for other in view.running()}
-    near = [other for other, seconds in left_s.items() if 0 < seconds <= grown_s]
-    larger = min(need.most, size + sum(_size(other) for other in near))
-    if not near or larger < 2 * size or max(left_s[other] for other in near) + need.ends_s(larger) >= need.ends_s(size):
-        return []
-    return near
-
-
-def _left_s(view: View, job: Job) -> float:
-    """Return the seconds until a job is judged; 0 if that is unknown, or is to happen now."""
-    milestone, size = view.milestone(job), _size(job)
-    return max(0, milestone - job.iteration) * view.curve(job).seconds(size) if size else 0.0
+    return _starts(view, starting, wanted, gives) or _pass(view)
 
 
 def _gifts(jobs: Sequence[Job], needs: Sequence[Need], sizes: Sequence[int], missing: int) -> dict[Job, int]:
@@ -291,13 +258,14 @@ def _growths(view: View, jobs: Sequence[Job], free: int) -> list[int]:
     if not free:
         return sizes
     needs = [_need(view, job, _size(job)) for job in jobs]
+    pays_s = view.change_s()
     able = list(range(len(jobs)))
     while able:
         found = _divide(view, [jobs[k] for k in able], [needs[k] for k in able], free + sum(sizes[k] for k in able))
         idle = [
             k
             for k, size in zip(able, found, strict=True)
-            if size > sizes[k] and _saved_s(needs[k], sizes[k], size, view.change_s(jobs[k])) <= 0
+            if size > sizes[k] and _saved_s(needs[k], sizes[k], size, pays_s) <= 0
         ]
         if not idle:
             for k, size in zip(able, found, strict=True):
@@ -319,7 +287,7 @@ def _is_worth_it(
     view: View, jobs: Sequence[Job], needs: Sequence[Need], grown: Sequence[int], moved: Sequence[int]
 ) -> bool:
     """Return whether to move containers between jobs, rather than only give free ones away."""
-    cost_s = MOVE_COST * max(view.change_s(job) for job in jobs)
+    cost_s = MOVE_COST * view.change_s()
     for first in (True, False):
         stay_s, move_s = _ends_s(view, jobs, needs, grown, first), _ends_s(view, jobs, needs, moved, first)
         if move_s + cost_s < stay_s * (1 - WORTH_A_MOVE):

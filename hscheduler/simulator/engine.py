@@ -309,11 +309,9 @@ class Simulation:
             case e.GrowJob(job_id, containers):
                 running = self._running[job_id]
                 running.coming.append(containers)
-                ahead_s = costs.change_iterations * running.iteration_s
-                self._at(self.now_s + costs.add_s + ahead_s, e.GrowthDone(job_id), running.starts)
+                self._at(self.now_s + costs.add_s, e.GrowthDone(job_id), running.starts)
             case e.ShrinkJob(job_id, containers):
-                ahead_s = costs.change_iterations * self._running[job_id].iteration_s
-                self._at(self.now_s + costs.remove_s + ahead_s, e.ContainersGone(job_id, containers))
+                self._at(self.now_s + costs.remove_s, e.ContainersGone(job_id, containers))
             case e.EndJob(job_id, restarts, _, after):
                 running = self._running[job_id]
                 if running.finishing:

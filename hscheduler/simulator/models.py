@@ -52,5 +52,3 @@ class Costs:
     restart_s: float = 0.5
     #: From a job's last iteration until its containers are free.
     finish_s: float = 0.0
-    #: Iterations at the present size that a change takes besides: it takes effect at a clock chosen ahead.
-    change_iterations: float = 0.0

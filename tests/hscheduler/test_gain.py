@@ -159,27 +159,6 @@ def test_promoted_trials_start_in_their_shares() -> None:
     assert sum(running.values()) >= 12, "up to twice the size that was measured"
 
 
-def test_a_trial_waits_for_one_that_is_about_to_be_judged_if_it_starts_larger_then() -> None:
-    toy = cluster(2, trials=9)
-    toy.submit(hosted("a"))
-    toy.settle()
-    learn(toy, "a")
-    train(toy, "a", 98 - toy.job("a").iteration)
-    toy.submit(hosted("b"))
-    assert sizes(toy) == {"a": 8, "b": 0}
-    assert toy.job("b").why == "waits because a is about to be judged, and it starts larger then"
-    train(toy, "a", 2)
-    toy.send(e.RungReached("a", 100, 1.0))
-    assert toy.job("a").phase is Phase.PAUSING and sizes(toy)["b"] == 8
-
-    toy = cluster(2, trials=9)
-    toy.submit(hosted("a"))
-    toy.settle()
-    learn(toy, "a")
-    toy.submit(hosted("b"))
-    assert sizes(toy)["b"] > 0, "in time, a growth takes effect"
-
-
 def test_a_trial_at_its_rung_gets_nothing_until_it_is_judged() -> None:
     toy = cluster(trials=2)
     toy.submit(hosted("a"), hosted("b"))
