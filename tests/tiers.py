@@ -78,7 +78,13 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
             "tests/integration/test_chaos.py::test_a_job_killed_as_a_whole",
             "tests/integration/test_chaos.py::test_jobs_with_faults",
             "tests/integration/test_chaos.py::test_an_interrupt_ends",
+            "tests/integration/test_data_plane.py::test_every_transport",
         ),
+        1,
+    ),
+    (("tests/integration/test_sweep_is_never_lost.py",), 1),
+    (
+        ("tests/integration/test_hdfs_safe_mode.py", "tests/integration/test_docker_engine_gone.py"),
         1,
     ),
     (

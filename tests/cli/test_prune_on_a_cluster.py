@@ -309,7 +309,8 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         assert "sweeps/b5 is kept: ended less than 1m ago" in told
         where = "sweeps/b3 is kept: its results in webhdfs://"
         assert where in told and "/eps/sweeps/b3 were not downloaded: hscheduler sweep --resume b3 downloads" in told
-        assert "sweeps/b4 is kept: YARN no longer knows application_1_b4, which may still run (to remove: " in told
+        forgotten = "sweeps/b4 is kept: YARN no longer knows its application: hscheduler sweep --resume b4 continues it"
+        assert f"{forgotten} (to remove: " in told
         assert told.count("(to remove: --resumable)") == 2
         everybody = ["b1", "b2", "b3", "b4", "b5"]
         assert there() == everybody and sweeps.on_cluster() == everybody[:-1]

@@ -82,7 +82,7 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     noted = read_outcome(store)
     if noted is not None:
         state = noted[0]
-    elif left:
+    elif REPORTS in left or (left and report is None):
         told = f"its application ended before it ({state})" if report else "YARN no longer knows its application"
         return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} continues it")
     if REPORTS in left:
