@@ -46,11 +46,11 @@ ON_HADOOP = (
 #: seed.  The tier ``all`` plays every one.
 DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/yarn/",), 2),
-    (("tests/integration/test_yarn_in_trouble.py",), 4),
-    (("tests/integration/test_resume.py",), 8),
-    (("tests/integration/test_service.py",), 6),
-    (("tests/integration/test_exactness.py::test_a9a", "tests/integration/test_exactness.py::test_dnn"), 2),
-    (("tests/integration/test_exactness.py::test_stale",), 2),
+    (("tests/integration/test_yarn_in_trouble.py",), 2),
+    (("tests/integration/test_resume.py",), 5),
+    (("tests/integration/test_service.py",), 3),
+    (("tests/integration/test_exactness.py::test_a9a", "tests/integration/test_exactness.py::test_dnn"), 1),
+    (("tests/integration/test_exactness.py::test_stale",), 1),
     (
         (
             "tests/integration/test_exactness.py::test_topics_with_ten",
@@ -117,7 +117,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
             "tests/integration/test_trials_failures.py::test_objectives_in_processes",
             "tests/integration/test_trials_failures.py::test_interrupting",
         ),
-        5,
+        3,
     ),
 )
 #: How many random jobs of tests/sim.
