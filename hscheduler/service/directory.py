@@ -50,12 +50,14 @@ class ServiceDir:
     def not_running(self) -> str:
         """Return a sentence for the user: no service answers in this directory, and what to do."""
         if self.is_application():
-            how, then = f"hscheduler serve --on yarn{self.flag}", "starts another"
+            how, ended, silent = f"hscheduler serve --on yarn{self.flag}", "starts another", "shows its state"
             if self.is_sweep:
-                how, then = f"hscheduler sweep --resume {self.path.name}", "shows its results"
+                how = f"hscheduler sweep --resume {self.path.name}"
+                # Another application continues it if its own is gone.
+                ended, silent = "shows its results", "follows or continues it"
             if self._files.record().end is not None:
-                return f"this H-scheduler on YARN has ended: {how} {then}"
-            return f"H-scheduler on YARN does not answer: {how} shows its state"
+                return f"this H-scheduler on YARN has ended: {how} {ended}"
+            return f"H-scheduler on YARN does not answer: {how} {silent}"
         return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
 
     @property
