@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: Most parameters that are used in lent memory, in bytes: the server cannot reuse that memory meanwhile.
 MOST_LENT_BYTES = 16 << 20
+#: Most gradients of clock -1 that are kept for clock 0, in bytes.
+MOST_KEPT_BYTES = 64 << 20
 #: A clock takes only the keys of its batch if those are surely below this share of the split's keys.  Their list is
 #: sent at every clock, 8 bytes for each key, while that of a split is sent once.
 SMALL_BATCH = 0.25
@@ -264,6 +266,8 @@ class Contribution:
     _maxima: np.ndarray
     _raw: tuple[tuple[int, int, np.ndarray], ...]
     _measures_only: bool
+    #: Of how many splits the gradients were computed; the others were known.
+    num_computed: int
 
     def push(self, partition: int) -> PushPart:
         """Return the push to one partition."""
@@ -274,6 +278,33 @@ class Contribution:
         return PushPart(
             partition, self.clock, self.splits, self.samples, total, maxima, self.active.keysets[partition], None, raw
         )
+
+
+class FirstGradients:
+    """The gradients of clock -1, by split.
+
+    Clock -1 measures maxima and changes no parameter (:mod:`eps.ml.grid`), so clock 0 has the same parameters, batches
+    and gradients.  Those of large models are computed twice instead of kept.
+    """
+
+    def __init__(self) -> None:
+        #: Split -> the sum of its losses, and its gradient.
+        self._kept: dict[int, tuple[float, np.ndarray]] = {}
+
+    def keep(self, split: int, loss_sum: float, gradient: np.ndarray) -> None:
+        """Keep a gradient, if there is room."""
+        self._kept.pop(split, None)
+        if sum(kept.nbytes for _, kept in self._kept.values()) + gradient.nbytes <= MOST_KEPT_BYTES:
+            # Copied, because a model may reuse the memory of a one-tensor gradient for the next split.
+            self._kept[split] = loss_sum, gradient.copy()
+
+    def of(self, split: int) -> tuple[float, np.ndarray] | None:
+        """Return the sum of losses and the gradient of a split; None if they have to be computed."""
+        return self._kept.get(split)
+
+    def clear(self) -> None:
+        """Free the memory."""
+        self._kept.clear()
 
 
 class Computation:
@@ -293,6 +324,8 @@ class Computation:
         Splits to compute; empty means all of the active set.
     empty : callable
         Returns memory for the sum to push, given the number of values and their type; its contents do not matter.
+    first : FirstGradients, optional
+        Filled at clock -1, used at clock 0.
     """
 
     def __init__(
@@ -303,6 +336,7 @@ class Computation:
         clock: int,
         only: Iterable[int] = (),
         empty: Callable[[int, np.dtype], np.ndarray] = np.empty,
+        first: FirstGradients | None = None,
     ) -> None:
         self.clock = clock
         self.active = active
@@ -315,6 +349,8 @@ class Computation:
         self._maxima = np.zeros(runtime.key_space.num_blocks if runtime.settings.reproducible else 0, np.float32)
         self._sums: SplitSum | PlainSplitSum | None = None
         self._measures_only = runtime.settings.reproducible and clock < 0
+        self._first = first
+        self._num_computed = 0
         #: Gradients of a small model, to be added together.
         self._waiting: dict[int, np.ndarray] = {}
 
@@ -393,7 +429,11 @@ class Computation:
             A gradient is not finite and the job stops on divergence (for small models :meth:`finish` raises it), or the
             model raised it.
         """
-        result, gradient = _split_gradient(self._runtime, self.active, self.parameters, self.clock, split)
+        known = self._first.of(split) if self._first is not None and self.clock == 0 else None
+        result, gradient = _split_gradient(self._runtime, self.active, self.parameters, self.clock, split, known)
+        self._num_computed += known is None
+        if self._first is not None and self._measures_only:
+            self._first.keep(split, result.loss_sum, gradient)
         where, blocks = self.active.positions[split], self.active.split_blocks[split]
         sums = self._sum()
         if isinstance(sums, SplitSum) and sums.takes_many():
@@ -449,12 +489,19 @@ class Computation:
             maxima,
             raw,
             self._measures_only,
+            self._num_computed,
         )
 
 
 def _split_gradient(
-    runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, split: int
+    runtime: Runtime,
+    active: ActiveSet,
+    parameters: Parameters,
+    clock: int,
+    split: int,
+    known: tuple[float, np.ndarray] | None,
 ) -> tuple[SplitResult, np.ndarray]:
+    """Return a split's result and gradient; ``known`` has the sum of its losses and the gradient, if not None."""
     data, model, space = active.splits[split], runtime.model, runtime.key_space
     where = active.positions[split]
     flat = _at(parameters.values, where)
@@ -467,7 +514,9 @@ def _split_gradient(
     if share < rows:
         chosen = batch_rows(runtime, split, max(0, clock))
         features, target = features[chosen], target[chosen]
-    if share == 0:
+    if known is not None:
+        loss_sum, gradient = known
+    elif share == 0:
         loss_sum, gradient = 0.0, np.zeros(len(flat), np.float32)
     else:
         # Overflow means divergence; it shows as a loss or gradient that is not finite, which is checked later.
@@ -543,6 +592,7 @@ class Program:
         self._active: ActiveSet | None = None
         #: The splits of a later membership, prepared on another thread.
         self._next: ActiveSet | None = None
+        self._first = FirstGradients()
         #: Acquired by the first :meth:`warm_up`, and never released.
         self._cold = threading.Lock()
 
@@ -572,21 +622,25 @@ class Program:
     def begin(self, clock: int, epoch: int) -> Computation:
         """Return a computation of the loaded splits at a clock, whose parameters are still to arrive."""
         assert self._active is not None
-        return self._computation(self._active.at(clock), clock, epoch)
+        if clock > 0:
+            self._first.clear()
+        return self._computation(self._active.at(clock), clock, epoch, self._first)
 
-    def _computation(self, active: ActiveSet, clock: int, epoch: int) -> Computation:
+    def _computation(
+        self, active: ActiveSet, clock: int, epoch: int, first: FirstGradients | None = None
+    ) -> Computation:
         blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
         # Entries of blocks that have not arrived do not matter: nothing is added to these blocks.
         parameters = Parameters(np.empty(active.size, np.float32), np.zeros(blocks, np.int16), epoch=epoch)
-        return Computation(self._runtime, active, parameters, clock, empty=self._empty)
+        return Computation(self._runtime, active, parameters, clock, empty=self._empty, first=first)
 
     def is_for(self, computation: Computation, clock: int) -> bool:
         """Return whether a computation is for this clock and the currently loaded splits."""
         return computation.clock == clock and self._active is not None and computation.active is self._active.at(clock)
 
-    def pause_s(self, splits: tuple[int, ...]) -> float:
-        """Return by how many seconds the computation of a clock is artificially extended (``stretch_s``)."""
-        return self._runtime.spec.stretch_s * len(splits)
+    def pause_s(self, contribution: Contribution) -> float:
+        """Return by how many seconds a computation is artificially extended (``stretch_s``)."""
+        return self._runtime.spec.stretch_s * contribution.num_computed
 
     def alone(self, contribution: Contribution, split: int) -> Contribution:
         """Return one split's part of a contribution, computed again because a sum cannot be taken apart."""

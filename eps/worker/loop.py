@@ -358,7 +358,7 @@ class TrainingLoop:
                 return None
             current.contribution = computation.finish()
             current.computation = None
-            current.until_s = self._wakeup.now_s() + self.program.pause_s(work.splits)
+            current.until_s = self._wakeup.now_s() + self.program.pause_s(current.contribution)
         contribution = current.contribution
         if self._wakeup.now_s() < current.until_s:
             return current.until_s

@@ -19,7 +19,7 @@ from eps.server.partition_store import PartitionStore
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.worker import compute as compute_module
-from eps.worker.compute import ActiveSet, Computation, Parameters
+from eps.worker.compute import ActiveSet, Computation, FirstGradients, Parameters
 
 SPLITS, ROWS, FEATURES = 4, 30, 400
 
@@ -218,6 +218,31 @@ def test_sum_is_made_in_the_memory_that_was_given() -> None:
     for p in range(3):
         assert np.shares_memory(given.push(p).total, made[0])
         assert given.push(p).total.tobytes() == usual.push(p).total.tobytes()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_gradients_of_the_first_clock_are_those_that_measured_its_grid(
+    sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = make_runtime(sparse)
+    active = ActiveSet(runtime, make_splits(sparse))
+    exponents = np.full(runtime.key_space.num_blocks, 20, np.int16)
+    parameters = Parameters(np.linspace(-1, 1, active.size, dtype=np.float32), exponents)
+    usual = Computation(runtime, active, parameters, 0).finish()
+    first = FirstGradients()
+    # A worker measures two of its four splits; the others come from one that left.
+    measured = Computation(runtime, active, parameters, -1, only=(1, 2), first=first).finish()
+    given = Computation(runtime, active, parameters, 0, first=first).finish()
+    assert (measured.num_computed, given.num_computed, usual.num_computed) == (2, 2, 4)
+    assert given.results == usual.results
+    for p in range(3):
+        assert given.push(p).total.tobytes() == usual.push(p).total.tobytes()
+        assert given.push(p).maxima.tobytes() == usual.push(p).maxima.tobytes()
+    # Later clocks have other parameters.
+    assert Computation(runtime, active, parameters, 1, first=first).finish().num_computed == 4
+    monkeypatch.setattr(compute_module, "MOST_KEPT_BYTES", 0)
+    Computation(runtime, active, parameters, -1, first=first).finish()
+    assert Computation(runtime, active, parameters, 0, first=first).finish().num_computed == 4
 
 
 @pytest.mark.parametrize("clock", [-1, 0])

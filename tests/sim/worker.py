@@ -150,7 +150,7 @@ class SimProgram:
     def is_for(self, computation: SimComputation, clock: int) -> bool:
         return computation.clock == clock and computation.active is self._active
 
-    def pause_s(self, splits: tuple[int, ...]) -> float:
+    def pause_s(self, contribution: SimContribution) -> float:
         return self._worker.job.compute_s()
 
     def alone(self, whole: SimContribution, split: int) -> SimContribution:

@@ -73,7 +73,7 @@ class Program:
     def is_for(self, computation: Computation, clock: int) -> bool:
         return computation.clock == clock and computation.splits == self.splits
 
-    def pause_s(self, splits: tuple[int, ...]) -> float:
+    def pause_s(self, contribution: Contribution) -> float:
         return self.pause
 
     def measure(self, computation: Computation) -> tuple[m.SplitResult, ...]:
