@@ -18,6 +18,9 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Sweeps have by default as many containers as the host has cores, but at least 16: in tests 16 everywhere.
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:16])
+
 # As in a job's processes: products of matrices that take every core take them from the tests beside them.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")

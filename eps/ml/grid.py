@@ -10,7 +10,7 @@ Small models spend their time on the number of array operations, not on values. 
 at each key are cached until exponents change (:class:`Scales`), and exponents are compared with maxima as bits.
 
 Source: design section 5; reproducible.md ("The scheme").  Deviation: clock -1 only measures the maxima, because a clock
-without a predecessor has no grid; so the first clock that trains is on the grid as well.
+without a predecessor has no grid; so the first clock that trains is on the grid as well, with the same gradients.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ SIGKILL, the sweep continues: --resume follows it again, or fetches its results.
 SPEC.toml has four sections. Relative paths start at its folder.
   [cluster] has nodes, vcores and memory (on YARN the nodes are YARN's), and the size of a
   container: container_vcores = 1 and container_memory = "4GiB"; master_container = true counts
-  one for each job's master.
+  one for each job's master. Default: nodes = 0, which is 4, or more if this host has more than
+  16 cores.
   [sweep] has trials, threshold, feedback_iteration, metric, direction (required if the metric is
   not one of EPS), seed, ... Defaults: arrival = "" (a trial arrives, and its point is drawn, when
   it can start; for experiments: burst or poisson:4s), threshold = 0 (jobs in training: as many as
@@ -308,7 +309,7 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
         "serve", help="run a service for jobs and sweeps", description=_SERVE, formatter_class=raw
     )
     serve.add_argument("--policy", metavar="NAME", help=f"one of {names}; default: elastic")
-    serve.add_argument("--nodes", type=int, metavar="N", help="simulated nodes; default: 4")
+    serve.add_argument("--nodes", type=int, metavar="N", help="simulated nodes; default: 0, as in a sweep's file")
     serve.add_argument("--vcores", type=int, metavar="N", help="vcores of a node; default: 4")
     serve.add_argument("--memory", metavar="AMOUNT", help="memory of a node; default: 16GiB")
     serve.add_argument("--container-vcores", type=int, metavar="N", help="vcores of a container; default: 1")

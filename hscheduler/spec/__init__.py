@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -67,6 +68,8 @@ from hscheduler.stopping import RULES
 
 #: Upper bound for the nodes of a cluster and for the cores of a node.
 MOST_NODES = 100_000
+#: Nodes of a cluster that no file describes, at least.
+LEAST_NODES = 4
 MOST_TRIALS = 1_000_000
 #: Splits of a trial by default: for each container of the cluster, so that its work is even at most sizes; at most.
 SPLITS_OF_A_CONTAINER, MOST_DEFAULT_SPLITS = 3, 192
@@ -149,8 +152,8 @@ def checked_stopping(rule: str, eta: int, grace_iterations: int, max_iterations:
 class ClusterSpec:
     """The nodes of a cluster, all of the same size, and the size of a container."""
 
-    #: Number of simulated nodes.  Ignored on YARN, which has its own nodes.
-    nodes: int = 4
+    #: Number of simulated nodes; 0: 4, or more if this host has more cores.  Ignored on YARN, which has its own nodes.
+    nodes: int = 0
     #: Cores of each node.
     vcores: int = 4
     #: Memory of each node.
@@ -164,8 +167,11 @@ class ClusterSpec:
     master_container: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "vcores", "container_vcores"):
+        _check_count("nodes", self.nodes, 0, MOST_NODES)
+        for name in ("vcores", "container_vcores"):
             _check_count(name, getattr(self, name), 1, MOST_NODES)
+        if not self.nodes:
+            object.__setattr__(self, "nodes", max(LEAST_NODES, len(os.sched_getaffinity(0)) // self.vcores))
         memory_mb(self.memory)
         memory_mb(self.container_memory, "container_memory")
 

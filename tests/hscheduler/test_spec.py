@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
 
 import pytest
@@ -49,6 +50,13 @@ def test_a_file_is_parsed(tmp_path):
     assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
 
 
+def test_default_cluster_has_a_container_for_each_core_and_at_least_sixteen(monkeypatch):
+    for cores, containers in ((2, 16), (16, 16), (19, 16), (64, 64)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
+        assert Spec.of({}).cluster.num_containers() == containers
+    assert Spec.of({"cluster": {"nodes": 2}}).cluster.num_containers() == 8
+
+
 def test_settings_of_the_job_may_be_spelled_as_flags():
     spec = Spec.of({"job": {"member-timeout": 4.5, "stretch": 0.5, "checkpoint-every": "5"}})
     assert spec.job == {"member_timeout_s": 4.5, "stretch_s": 0.5, "checkpoint_every": "5"}
@@ -89,7 +97,7 @@ def test_settings_that_a_scheduler_could_not_start_are_refused():
         (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but there is no test data"),
         (("choice = [0, 1e-4]", "quniform = [0.1, 0.4, 1]"), "no multiple of the step is between"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean nodes"),
-        (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
+        (("nodes = 3", "nodes = -1"), "nodes is -1, but must be at least 0"),
         (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be a whole number"),
         (('"32GiB"', '"32"'), "memory is '32', but must be a number and a unit"),
         (("trials = 5", "retries = -1"), "retries is -1, but must be at least 0"),
