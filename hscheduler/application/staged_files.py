@@ -24,8 +24,6 @@ ORDERS_FILE = "orders.json"
 SERVICE_FILE = "service.json"
 #: Types of applications.  They differ from that of a job, so that a scheduler does not count them as jobs.
 SWEEP_TYPE, SERVICE_TYPE = "EPS-SWEEP", "EPS-SCHEDULER"
-#: Default interval of checkpoints, from which jobs resume if the application master fails.
-CHECKPOINT_EVERY = "30s"
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,7 @@ def stage(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any],
     """Upload the data of a sweep; return its tables with remote paths, and the files of users' models to ship.
 
     Data goes to the cluster's cache under the hash of its content, so each version is uploaded once.  Models are
-    shipped with the application; the second result maps their names in :data:`SERVICE_FOLDER` to local files.  Jobs
-    write checkpoints every 30 seconds unless the tables say otherwise.
+    shipped with the application; the second result maps their names in :data:`SERVICE_FOLDER` to local files.
 
     Parameters
     ----------
@@ -124,10 +121,7 @@ def stage(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any],
             return f"{SERVICE_FOLDER}/{shipped}:{class_name}"
         return value
 
-    found = _with_values(tables, remote)
-    if "checkpoint_every" not in {*found["job"], *found["space"]}:
-        found["job"] = {**found["job"], "checkpoint_every": CHECKPOINT_EVERY}
-    return found, models
+    return _with_values(tables, remote), models
 
 
 def _parts(text: str) -> list[str]:

@@ -274,7 +274,9 @@ class Fleet:
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
-            every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else CHECKPOINT_EVERY
+            # HDFS serves others, too.
+            usual = RECORDED_EVERY if spec.on == "yarn" else CHECKPOINT_EVERY
+            every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else usual
             if self._is_recorded and "," in every:
                 every += f",{RECORDED_EVERY}"
             spec = spec.with_settings(checkpoint_every=every)

@@ -14,7 +14,7 @@ from hscheduler.core.decisions import Decision, Policy, View, needing, needs_of
 from hscheduler.core.jobs import Job
 from hscheduler.core.rungs import Rungs
 from hscheduler.live import scheduler as live
-from hscheduler.live.scheduler import CHECKPOINT_EVERY, LiveScheduler, LiveSettings, checkpoints_at
+from hscheduler.live.scheduler import CHECKPOINT_EVERY, RECORDED_EVERY, LiveScheduler, LiveSettings, checkpoints_at
 from hscheduler.policies import POLICIES
 from hscheduler.policies.static import static
 from hscheduler.simulator.engine import Simulation
@@ -54,9 +54,10 @@ def test_a_policy_that_needs_progress_sees_it() -> None:
     assert seen_by(lambda policy: policy)[0] == 10, "its speed was known after ten iterations"
 
 
+@pytest.mark.parametrize("where", ("local", "yarn"))
 @pytest.mark.parametrize("declares", (True, False))
 def test_the_jobs_of_a_policy_that_restarts_them_have_checkpoints(
-    declares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    declares: bool, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def policy(view: View) -> Decision:
         return static(view)
@@ -68,13 +69,16 @@ def test_the_jobs_of_a_policy_that_restarts_them_have_checkpoints(
         return FakeLive(World(0), job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
+    # As in an application master.
+    monkeypatch.setattr(live, "check_place", lambda job, settings: None)
     monkeypatch.setitem(POLICIES, "mine", needing(checkpoints=True)(policy) if declares else policy)
-    with LiveScheduler(nodes(2), LiveSettings("mine")) as scheduler:
+    with LiveScheduler(nodes(2), LiveSettings("mine", job_settings={"on": where})) as scheduler:
         for name, every in (("t1", ""), ("t2", "7")):
             scheduler.submit(e.JobSubmitted(request(name)), JobSpec(checkpoint_every=every))
         scheduler.settle(TIMEOUT_S)
+    usual = RECORDED_EVERY if where == "yarn" else CHECKPOINT_EVERY
     assert {name: spec.checkpoint_every for name, spec in specs.items()} == {
-        "t1": CHECKPOINT_EVERY if declares else "",
+        "t1": usual if declares else "",
         "t2": "7",
     }
 
