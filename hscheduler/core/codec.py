@@ -37,7 +37,7 @@ from hscheduler.core.training import Training
 from hscheduler.core.use import Use
 
 #: Increase it when the meaning of a field changes and its name does not.
-_MEANING = 3
+_MEANING = 4
 
 _DATACLASSES: tuple[type, ...] = (
     *typing.get_args(e.Event), *typing.get_args(e.Order),

@@ -191,8 +191,8 @@ class JobEnded:
     feedback: float | None = None
     #: Final value of the sweep's metric, if the job finished.
     loss: float | None = None
-    #: Seconds for which changes of its size paused it, restarts included.
-    pause_s: float = 0.0
+    #: Seconds for which changes of its size paused it, without restarts; None: unknown, or told before.
+    pause_s: float | None = None
     #: It ended because its loss or a gradient was not finite.
     has_diverged: bool = False
 

@@ -115,20 +115,20 @@ class Use:
         self.joining, self.leaving = {}, set()
         self._look(now_s)
 
-    def end(self, now_s: float, pause_s: float) -> None:
+    def end(self, now_s: float, pause_s: float | None) -> None:
         """Note that its processes have ended.  What came after its last iteration did not compute.
 
         Parameters
         ----------
         now_s : float
-        pause_s : float
-            Seconds that changes of size paused it, restarts included, by its own report; 0.0: noted by :meth:`paused`.
+        pause_s : float, optional
+            Seconds that changes of size paused it, by its own report; None: noted by :meth:`paused`.
         """
         last_s = now_s if self.since_s is None else self.since_s
         self.since_s, self.there, self.joining, self.leaving = None, {}, {}, set()
         self._note(last_s)
         # Reports of later attempts count the pauses of earlier ones again.
-        new_s = pause_s - self.stood_s - self.paused_s
+        new_s = (pause_s or 0.0) - self.paused_s
         if new_s > 0 and self.ran_s:
             # The report does not say at which sizes.
             self.computed_s -= self.computed_s * min(1.0, new_s / self.ran_s)

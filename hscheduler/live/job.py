@@ -330,24 +330,24 @@ class LiveJob:
                 case (number, order):
                     state.obey(number, order, now_s)
                 case Progress(status, history):
-                    self._tell(state.progressed(status, history, now_s))
+                    self._tell(state.progressed(status, history))
                 case Exception():
                     _log(news, f"{self.name} cannot be watched any more")
                     self._kill(_reason_of(news))
-                    self._tell(state.lost(_reason_of(news), now_s))
+                    self._tell(state.lost(_reason_of(news)))
                 case dict():
                     is_lost = self._launch.detached and news.get("reason") == SUPERVISOR_KILLED
                     wait_s = max(state.waits_s(news, self._restart_s, now_s), LOST_GRACE_S if is_lost else 0.0)
                     self._hurries.wait(wait_s)
                     if not self._leaving:
-                        self._tell(state.ended(news, time.monotonic()))
+                        self._tell(state.ended(news))
                 case _:
                     news()
         except Exception as error:
             if isinstance(news, dict):
                 # No further news will come from this job.
                 _log(error, f"the report of {self.name} cannot be read")
-                self._tell(state.lost(_reason_of(error), now_s))
+                self._tell(state.lost(_reason_of(error)))
             else:
                 self._give_up(_reason_of(error))
 

@@ -169,56 +169,6 @@ def added_by(change: Mapping[str, Any]) -> Sequence[str]:
     return found
 
 
-class Standstill:
-    """Measure how long a job stands still for restarts: from the order to stop until its next iteration.
-
-    A job may be ordered to restart again before it has iterated.  Its standstill then counts from the first order.
-    Times are seconds on a monotonic clock.
-
-    Source: EPS §7.4 (Table 2 counts what restarts cost).
-    """
-
-    def __init__(self) -> None:
-        #: Seconds of completed standstills.
-        self.total_s = 0.0
-        self._since_s: float | None = None
-        self._stop_s: float | None = None
-        #: Values of both when the current attempt started.
-        self._at_start: tuple[float | None, float | None] = None, None
-
-    def stop_ordered(self, restarts: bool, now_s: float) -> None:
-        """Note an order to end, for a restart or for good."""
-        self._stop_s = now_s if restarts else None
-        if self._since_s is None:
-            self._since_s = self._stop_s
-
-    def attempt_started(self) -> None:
-        """Note that an attempt starts: its first iteration ends the standstill before it."""
-        self._at_start = self._since_s, self._stop_s
-
-    def iterated(self, now_s: float) -> None:
-        """Note the first iteration of an attempt."""
-        since_s, stop_s = self._at_start
-        if since_s is None:
-            return
-        self.total_s += now_s - since_s
-        if self._stop_s == stop_s:
-            self._since_s = self._stop_s = None
-        else:
-            # Another order to restart or to end came meanwhile.
-            self._since_s = None if self._stop_s is None else now_s
-
-    def since_stop_s(self, now_s: float) -> float | None:
-        """Return the seconds since an order to restart that the job has not completed; None without such an order."""
-        return None if self._stop_s is None else now_s - self._stop_s
-
-    def over(self, now_s: float) -> None:
-        """Note that the job has ended and does not restart."""
-        if self._since_s is not None:
-            self.total_s += now_s - self._since_s
-        self._since_s = self._stop_s = None
-
-
 class HistoryReader:
     """Derive events from a job's history; remember which entries were read.
 
@@ -601,7 +551,8 @@ class JobState:
         self.stage = Stage.IDLE
         #: Seconds that changes of size took, by the job's own reports.
         self._changes_s = 0.0
-        self._standstill = Standstill()
+        #: Time of an order to restart that the job has not completed.
+        self._stop_s: float | None = None
         self._orders: deque[tuple[int, e.Order | None]] = deque()
         self._hosts = hosts
         self.resize = Resize(job_id, name, self.places, hosts)
@@ -620,14 +571,8 @@ class JobState:
         #: Role -> containers of a resumed job, whose members get new numbers, or of one whose containers host both: the
         #: job may request others while it starts.  Its status shows them once it trains.
         self._unplaced: Mapping[Role, Sequence[str]] = {}
-        self._has_iterated = False
         #: The rung, in iterations, from which a paused job resumes; 0: it was not paused.
         self._resumes_at = 0
-
-    @property
-    def pause_s(self) -> float:
-        """Seconds that changes of size and restarts cost the job."""
-        return self._changes_s + self._standstill.total_s
 
     # ---- orders
 
@@ -650,8 +595,7 @@ class JobState:
             self._why = order.why
             self._pauses_at = order.after if self._saved_at < order.after else 0
             self._pause_limit_s = now_s + PAUSE_LIMIT_S
-            # A pause is no standstill: others use its containers.
-            self._standstill.stop_ordered(order.restarts and not order.after, now_s)
+            self._stop_s = now_s if order.restarts and not order.after else None
         if isinstance(order, e.EndJob) and order.after:
             self._resumes_at = order.after
 
@@ -713,7 +657,7 @@ class JobState:
 
     def started(self, start: Start | Attach, *, is_resumed: bool) -> list[e.Event]:
         """Note that the job was started, or found running; return events."""
-        self.stage, self._has_iterated, self._gave_up = Stage.WAITS, False, False
+        self.stage, self._gave_up = Stage.WAITS, False
         self._may_be_there = False
         if isinstance(start, Start) and not start.resumes:
             self._saved_at = 0
@@ -721,7 +665,6 @@ class JobState:
             self.reading.rewind(self._resumes_at)
             self._resumes_at = 0
         self.reading.attempt_started()
-        self._standstill.attempt_started()
         is_new = isinstance(start, Start) and (start.resumes or self._hosts)
         if is_resumed or is_new:
             self.places.set({})
@@ -745,7 +688,7 @@ class JobState:
 
     # ---- observations
 
-    def progressed(self, status: Mapping[str, Any], history: Sequence[dict[str, Any]], now_s: float) -> list[e.Event]:
+    def progressed(self, status: Mapping[str, Any], history: Sequence[dict[str, Any]]) -> list[e.Event]:
         """Take a status and history of the job; return events."""
         said: list[e.Event] = []
         if self.stage is Stage.WAITS and status["state"] not in WAITING_STATES:
@@ -765,9 +708,8 @@ class JobState:
         if self._saved_at >= self._pauses_at:
             self._pauses_at = 0
         if history:
-            if not self._has_iterated:
-                self._has_iterated = True
-                self._standstill.iterated(now_s)
+            if not self._why:
+                self._stop_s = None
             said.append(self.reading.iterated(history, self.resize.last_clock))
             said += self.reading.diverged(history)
             try:
@@ -787,12 +729,11 @@ class JobState:
 
     def waits_s(self, report: Mapping[str, Any], restart_s: float, now_s: float) -> float:
         """Return how many seconds to hold back the end of a job that restarts, by the declared delay."""
-        since_stop_s = self._standstill.since_stop_s(now_s)
-        if since_stop_s is None or report["state"] != "killed":
+        if self._stop_s is None or report["state"] != "killed":
             return 0.0
-        return max(0.0, restart_s - since_stop_s)
+        return max(0.0, self._stop_s + restart_s - now_s)
 
-    def ended(self, report: Mapping[str, Any], now_s: float) -> list[e.Event]:
+    def ended(self, report: Mapping[str, Any]) -> list[e.Event]:
         """Take the last report of the job or of an attempt; return events."""
         self._changes_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
         # Without an order to end, a report without the supervisor's last word means that the supervisor crashed.
@@ -812,28 +753,26 @@ class JobState:
         feedback, loss = self.reading.ends_with(history, tested) if phase is Phase.FINISHED else (None, None)
         why = self._why or str(report.get("reason") or "")
         has_diverged = phase is Phase.FAILED and DIVERGED in why
-        return [*said, *self._end(phase, why, feedback, loss, now_s, has_diverged)]
+        return [*said, *self._end(phase, why, feedback, loss, has_diverged)]
 
-    def lost(self, why: str, now_s: float) -> list[e.Event]:
+    def lost(self, why: str) -> list[e.Event]:
         """Note that the job cannot be watched and was killed; return events."""
-        is_wanted = self._why and not self._gave_up and self._standstill.since_stop_s(now_s) is None
-        phase = Phase.KILLED if is_wanted else Phase.FAILED
-        return self._end(phase, self._why or why, None, None, now_s)
+        is_wanted = self._why and not self._gave_up and self._stop_s is None
+        return self._end(Phase.KILLED if is_wanted else Phase.FAILED, self._why or why)
 
     def _end(
         self,
         phase: Phase,
         why: str,
-        feedback: float | None,
-        loss: float | None,
-        now_s: float,
+        feedback: float | None = None,
+        loss: float | None = None,
         has_diverged: bool = False,
     ) -> list[e.Event]:
-        if phase is not Phase.KILLED or self._standstill.since_stop_s(now_s) is None:
-            self._standstill.over(now_s)
+        if phase is not Phase.KILLED:
+            self._stop_s = None
         self.stage, self._why, self._pauses_at = Stage.IDLE, "", 0
         self.resize.drop()
-        return [e.JobEnded(self._job_id, phase, why, feedback, loss, self.pause_s, has_diverged)]
+        return [e.JobEnded(self._job_id, phase, why, feedback, loss, self._changes_s, has_diverged)]
 
 
 def _by_role(containers: Iterable[Container]) -> dict[Role, list[str]]:

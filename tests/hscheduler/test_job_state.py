@@ -84,11 +84,11 @@ class Shell:
         self.clock += 1
         history = [{"clock": self.clock, "loss": 1.0, "seconds": self.now_s}]
         members = [{"name": name, "role": name.split("-")[0]} for name in self.members]
-        self.say(self.state.progressed({"state": "running", "members": members}, history, self.now_s))
+        self.say(self.state.progressed({"state": "running", "members": members}, history))
 
     def end(self) -> None:
         state = "killed" if self.is_killed else self.lot.choice(["finished", "failed"])
-        self.say(self.state.ended({"state": state, "reason": "", "history": [], "changes": []}, self.now_s))
+        self.say(self.state.ended({"state": state, "reason": "", "history": [], "changes": []}))
 
     def say(self, events: list[e.Event]) -> None:
         self.said += events
@@ -168,3 +168,25 @@ def test_a_job_cancelled_during_its_start_is_ended_after_it() -> None:
     shell.obey(3, e.EndJob("a", False, "too late"))
     shell.obey(4, AGAIN)
     assert isinstance(shell.act(), Start) and shell.act() is None
+
+
+def test_a_declared_restart_lasts_from_the_order_to_the_next_iteration() -> None:
+    shell, killed = Shell(Random(1)), {"state": "killed"}
+    shell.obey(1, START)
+    shell.act()
+    shell.iterate()
+    assert shell.state.waits_s(killed, 5.0, 8.0) == 0.0
+    shell.now_s = 10.0
+    shell.obey(2, e.EndJob("a", True, "it restarts"))
+    # A report that was on its way.
+    shell.iterate()
+    assert shell.state.waits_s(killed, 5.0, 12.0) == 3.0 and shell.state.waits_s({"state": "failed"}, 5.0, 12.0) == 0.0
+    assert isinstance(shell.act(), Kill)
+    shell.end()
+    shell.obey(3, AGAIN)
+    assert isinstance(shell.act(), Start)
+    assert shell.state.waits_s(killed, 5.0, 13.0) == 2.0, "the next attempt has not iterated"
+    shell.iterate()
+    assert shell.state.waits_s(killed, 5.0, 13.0) == 0.0
+    shell.obey(4, e.EndJob("a", True, "it pauses", 7))
+    assert shell.state.waits_s(killed, 5.0, 13.0) == 0.0, "others use its containers"

@@ -61,7 +61,7 @@ class Hosted:
         action = self.obey(order)
         assert isinstance(action, Start) and action.places[Role.SERVER] == []
         assert self.state.started(action, is_resumed=False) == [], "its containers are known once it trains"
-        said = self.state.progressed(status(*(numbers or (1, 2))), (), 0.0)
+        said = self.state.progressed(status(*(numbers or (1, 2))), ())
         assert said == [e.MembersFound("a", self.state.places.items()), e.JobStarted("a")]
 
 
@@ -89,7 +89,7 @@ def test_a_restart_has_new_containers() -> None:
     job = Hosted()
     job.obey(e.EndJob("a", True, "another size"))
     report = {"state": "killed", "reason": "another size", "history": [], "changes": []}
-    (ended,) = job.state.ended(report, 1.0)
+    (ended,) = job.state.ended(report)
     assert ended.phase is Phase.KILLED
     job.start(e.StartJob("a", containers(("c8", "w")), True), 9)
     assert job.state.places.items() == seats(c8=9)
@@ -98,16 +98,16 @@ def test_a_restart_has_new_containers() -> None:
 def test_a_taken_container_is_reported_once() -> None:
     job = Hosted()
     for warned in ("warned", "withdrawn"):
-        assert job.state.progressed(status(1, 2, gone={2: warned}), (), 1.0) == []
+        assert job.state.progressed(status(1, 2, gone={2: warned}), ()) == []
     gone = status(1, gone={2: "drained"})
-    assert job.state.progressed(gone, (), 1.0) == [e.ContainersGone("a", ("c2",), "its container is preempted")]
-    assert job.state.progressed(gone, (), 1.0) == []
+    assert job.state.progressed(gone, ()) == [e.ContainersGone("a", ("c2",), "its container is preempted")]
+    assert job.state.progressed(gone, ()) == []
 
 
 def test_the_job_replaces_its_last_container() -> None:
     job = Hosted()
     both = {1: "drained", 2: "drained"}
-    said = job.state.progressed(status(3, gone=both), (), 1.0)
+    said = job.state.progressed(status(3, gone=both), ())
     assert said == [e.ContainersGone("a", ("c2",), "its container is preempted")]
     assert job.state.places.items() == seats(c1=3)
 
@@ -115,7 +115,7 @@ def test_the_job_replaces_its_last_container() -> None:
 def test_a_container_that_the_scheduler_added_is_no_replacement() -> None:
     job = Hosted()
     now = {**status(1, 3, gone={2: "lost"}), "plan": {**record("proposed", 3), "asked_by": "user"}}
-    assert job.state.progressed(now, (), 1.0) == [e.ContainersGone("a", ("c2",), "its container is preempted")]
+    assert job.state.progressed(now, ()) == [e.ContainersGone("a", ("c2",), "its container is preempted")]
     assert job.state.places.items() == seats(c1=1)
 
 
@@ -133,7 +133,7 @@ def test_another_process_goes_on() -> None:
     action = state.next_action()
     assert action == Attach({Role.WORKER: ["c1"], Role.SERVER: []})
     assert state.started(action, is_resumed=False) == []
-    assert state.progressed(status(1), (), 0.0) == [e.JobStarted("a")]
+    assert state.progressed(status(1), ()) == [e.JobStarted("a")]
     assert state.places.items() == seats(c1=1)
 
 

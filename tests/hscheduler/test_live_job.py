@@ -215,39 +215,15 @@ def test_a_missing_metric_is_reported(watched: Watched, caplog: pytest.LogCaptur
     other.job.close()
 
 
-def test_late_progress_before_a_restart_does_not_end_its_pause(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched.start()
-    kill = watched.fake.kill
-
-    def kill_after_news(why: str, timeout_s: float) -> None:
-        watched.fake.tell("running", *entries(0, 3, 1.0))
-        kill(why, timeout_s)
-
-    monkeypatch.setattr(watched.fake, "kill", kill_after_news)
-    watched.obey(e.EndJob("a", True, "it restarts"))
-    assert watched.next(e.Iterated).iteration == 3
-    assert watched.next(e.JobEnded).phase is Phase.KILLED
-    assert watched.job._state.pause_s == 0.0
-    watched.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
-    watched.next(e.JobStarted)
-    watched.fake.tell("running", *entries(3, 1, 1.0))
-    watched.next(e.Iterated)
-    assert watched.job._state.pause_s > 0.0
-
-
-def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched) -> None:
+def test_a_restarted_job_has_members_with_new_numbers(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", True, "it restarts"))
     assert watched.next(e.JobEnded).phase is Phase.KILLED
-    assert watched.job._state.pause_s == 0.0
     watched.fake.names = ["worker-5", "server-4"]
     watched.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
     watched.next(e.JobStarted)
     watched.fake.tell("running", *entries(7, 1, 1.0))
     assert watched.next(e.Iterated).iteration == 8
-    assert watched.job._state.pause_s > 0.0
     watched.fake.refuse.clear()
     watched.fake.changes.clear()
     watched.obey(e.ShrinkJob("a", ("c8",)))

@@ -105,12 +105,19 @@ def test_a_restart_neither_computes_nor_counts_as_a_pause_too() -> None:
     use.start([container("v")])
     use.iterated(10.0)
     use.iterated(13.0)
-    use.end(14.0, 6.0)
+    use.end(14.0, 0.0)
     assert use.computed_s == 4.0 + 3.0
     assert use.changed_s == 6.0 and use.stood_s == 6.0
-    # The next attempt's report counts the pauses of the first again.
-    use.end(14.0, 6.0)
-    assert use.computed_s == 7.0
+
+
+def test_reports_of_later_attempts_count_earlier_pauses_again() -> None:
+    use = Use()
+    use.start([container("w")])
+    use.iterated(0.0)
+    use.iterated(10.0)
+    for _ in range(2):
+        use.end(10.0, 2.5)
+    assert use.computed_s == 7.5
 
 
 def test_a_failed_release_ends_a_change() -> None:
