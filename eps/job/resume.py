@@ -8,7 +8,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from eps.cluster.choice import check_backend
 from eps.data.arrays import is_array_file
@@ -24,7 +23,6 @@ from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
-from eps.storage.journal import replay
 from eps.storage.record import Record, YarnPart, readable_runtime, write_record
 from eps.system.home import DIRECTORY_MODE, make_home
 
@@ -39,7 +37,7 @@ class Resumed:
     prepared: PreparedJob
     #: The checkpoint to restore; None to start from the seed.
     manifest: Manifest | None
-    #: Sentences about damaged later checkpoints and a damaged journal.
+    #: Sentences about damaged checkpoints, data that was prepared again, and a renewed token.
     warnings: tuple[str, ...]
 
     def describe(self) -> str:
@@ -156,7 +154,7 @@ def _prepare(
     dataset, prepared_again = _data_of(runtime)
     runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
     store.remove_leftovers()
-    warnings = [*damage, *damaged, *prepared_again, *_set_journal_aside(directory)]
+    warnings = [*damage, *damaged, *prepared_again]
     try:
         warnings += _renew_secrets(directory, before.spec)
         _clear(directory)
@@ -259,17 +257,6 @@ def _clear(directory: JobDir) -> None:
     directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.master_json.unlink(missing_ok=True)
-
-
-def _set_journal_aside(directory: JobDir) -> list[str]:
-    """Rename a damaged journal; a new run does not need it."""
-    try:
-        replay(directory.journal)
-    except StorageError as error:
-        aside = Path(f"{directory.journal}.damaged")
-        os.replace(directory.journal, aside)
-        return [f"{error}; it is now {aside.name}"]
-    return []
 
 
 def _next_container(directory: JobDir) -> int:

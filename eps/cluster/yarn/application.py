@@ -200,7 +200,7 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
 
 def result_files(job: JobDir) -> tuple[Path, ...]:
     """Return the files that a job's master uploads to the results at the end, beside the model."""
-    return job.report, job.journal, job.status_json, job.log(MASTER)
+    return job.report, job.status_json, job.log(MASTER)
 
 
 def staged_name(name: str, application_id: str) -> str:
