@@ -221,7 +221,7 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
         pass
     gone = f"the prepared data of job {runtime.name!r} is no longer at {place}"
     try:
-        dataset = prepare(data_settings(runtime.spec), None, cache_dir())
+        dataset = prepare(data_settings(runtime.spec), cache_dir())
     except (ConfigError, DataError, StorageError) as error:
         if is_array_file(runtime.spec.data):
             raise DataError(
