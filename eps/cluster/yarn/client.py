@@ -14,8 +14,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from eps.cluster.yarn.rest import TIMEOUT_S, RestClient
-from eps.cluster.yarn.types import Submission, submission_values
+from eps.cluster.yarn.types import Submission
 from eps.errors import EpsError
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.process import HadoopProcess
@@ -97,7 +99,7 @@ class YarnClient(RestClient):
 
     def submit(self, application_id: str, submission: Submission) -> None:
         """See :class:`~eps.cluster.yarn.facade.Client`."""
-        self._hadoop.call("submit", application_id=application_id, submission=submission_values(submission))
+        self._hadoop.call("submit", application_id=application_id, submission=msgspec.to_builtins(submission))
 
     def close(self) -> None:
         """See :class:`~eps.cluster.yarn.facade.Client`."""
