@@ -23,7 +23,7 @@ from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
-from eps.storage.record import Record, YarnPart, readable_runtime, write_record
+from eps.storage.record import Record, YarnPart, write_record
 from eps.system.home import DIRECTORY_MODE, make_home
 
 #: A container's log file.
@@ -110,7 +110,8 @@ def _prepare(
     python: str,
     check: Callable[[JobSpec], None] | None,
 ) -> Resumed:
-    former, damage = _former(directory)
+    # Under the job's lock: a record without an end means that its last writer was killed.
+    former = directory.seen(directory.record())
     check_unfinished(directory.name, former.end)
     if former.runtime is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
@@ -154,7 +155,7 @@ def _prepare(
     dataset, prepared_again = _data_of(runtime)
     runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
     store.remove_leftovers()
-    warnings = [*damage, *damaged, *prepared_again]
+    warnings = [*damaged, *prepared_again]
     try:
         warnings += _renew_secrets(directory, before.spec)
         _clear(directory)
@@ -173,26 +174,6 @@ def _prepare(
         raise StorageError(f"{directory.path}: cannot be prepared: {error.strerror or error}") from error
     prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
-
-
-def _former(directory: JobDir) -> tuple[Record, list[str]]:
-    """Return a job's record, and sentences about its damage; checkpoints and settings are enough to resume.
-
-    The caller holds the job's lock, so a record without an end means that its last writer was killed.
-
-    Raises
-    ------
-    StorageError
-        The record is damaged, including the settings.
-    """
-    try:
-        return directory.seen(directory.record()), []
-    except StorageError as error:
-        runtime = readable_runtime(directory.job_json)
-        if runtime is None:
-            raise
-        # The report may show that the job has finished.
-        return directory.seen(Record(runtime=runtime)), [str(error)]
 
 
 def _with_python(spec: JobSpec, python: str) -> JobSpec:
