@@ -278,13 +278,12 @@ def report_of(app: Mapping[str, Any]) -> ApplicationReport:
 
 
 def _node_of(node: Mapping[str, Any]) -> ClusterNode:
-    used = Resource(int(node.get("usedMemoryMB", 0)), int(node.get("usedVirtualCores", 0)))
-    free = Resource(int(node.get("availMemoryMB", 0)), int(node.get("availableVirtualCores", 0)))
+    memory_mb = int(node.get("usedMemoryMB", 0)) + int(node.get("availMemoryMB", 0))
+    vcores = int(node.get("usedVirtualCores", 0)) + int(node.get("availableVirtualCores", 0))
     return ClusterNode(
         node=str(node["id"]),
         http_address=str(node.get("nodeHTTPAddress", "")),
-        capacity=Resource(used.memory_mb + free.memory_mb, used.vcores + free.vcores),
-        used=used,
+        capacity=Resource(memory_mb, vcores),
         labels=tuple(node.get("nodeLabels") or ()),
         num_containers=int(node.get("numContainers", 0)),
         state=str(node.get("state", "RUNNING")),

@@ -163,7 +163,6 @@ class Registration:
 
     #: The largest container that YARN grants.
     largest: Resource
-    queue: str = ""
     #: Containers of earlier attempts that still run, or were never started.
     kept: tuple[Grant, ...] = ()
     #: Whether YARN accounts for cores; if not, memory alone decides what fits.
@@ -295,7 +294,6 @@ class ClusterNode:
     #: ``host:port`` of its web page.
     http_address: str
     capacity: Resource
-    used: Resource
     labels: tuple[str, ...]
     num_containers: int
     #: One of :data:`ALL_STATES`.
@@ -309,10 +307,6 @@ class QueueReport:
     name: str
     #: RUNNING, STOPPED or DRAINING.
     state: str
-    #: Shares of the whole cluster, 0 to 1: guaranteed, at most, in use.
-    capacity: float
-    maximum_capacity: float
-    used_capacity: float
     #: Node labels that the queue may use; ``*``: all.
     labels: tuple[str, ...]
     #: Names of the queues below it; a queue with children takes no applications.
