@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -54,6 +55,7 @@ from benchmarks.bench_common import (  # noqa: E402
     spread,
 )
 from benchmarks.resize import NUM_FEATURES, job_settings, scale_of, write_data  # noqa: E402
+from eps.cluster.supervisor.process import MASTER  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
 from eps.job.client import Job  # noqa: E402
 from eps.storage.atomic import read_json  # noqa: E402
@@ -172,9 +174,8 @@ def hit(watched: Watched, role: str, kind: str, rng: random.Random, deadline_s: 
 
 def first_clock_without(watched: Watched) -> int:
     """Return the first clock under the latest membership that took over from lost members."""
-    lines = watched.job.directory.journal.read_text(encoding="ascii").splitlines()
-    records = [json.loads(line)["record"] for line in lines if '"taken-over"' in line or '"rolled-back"' in line]
-    return max(0, int(records[-1]["clock"]))
+    log = watched.job.directory.log(MASTER).read_text(errors="replace")
+    return max(0, int(re.findall(r": M (?:taken-over|rolled-back) .* clock=(-?\d+)", log)[-1]))
 
 
 def longer_of_two(completed_s: list[float], clock: int) -> float:

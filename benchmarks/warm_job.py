@@ -129,7 +129,7 @@ class WarmJob:
 
 def prepare_data(spec: JobSpec) -> DatasetInfo:
     """Return the job's data set, cut into splits."""
-    return prepare(data_settings(spec), None, cache_dir())
+    return prepare(data_settings(spec), cache_dir())
 
 
 def make_runtime(job_dir: JobDir, spec: JobSpec) -> Runtime:

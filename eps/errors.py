@@ -14,7 +14,7 @@
     │   └── AuthenticationError             a peer cannot prove that it belongs to the job
     ├── TransferError                       a partition or split arrived damaged
     ├── TakenOverError                      another process took over the role of the caller
-    ├── StorageError (OSError)              a journal, export or cache cannot be read or written
+    ├── StorageError (OSError)              a record, export or cache cannot be read or written
     │   ├── StorageAwayError                a file system is unreachable, or retries timed out
     │   └── StorageDeniedError              a file system refused the credentials or the access
     ├── ResourceError                       a container was not granted, or was lost
@@ -99,7 +99,7 @@ class TransferError(EpsError):
 
 
 class StorageError(EpsError, OSError):
-    """A journal, export or cache cannot be read or written."""
+    """A record, export or cache cannot be read or written."""
 
 
 class StorageAwayError(StorageError):

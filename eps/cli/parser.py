@@ -57,7 +57,7 @@ Resume a job that was killed, failed, or ran on a machine that crashed.
 Training continues from the latest checkpoint (see --checkpoint-every of eps run).
 If that is damaged, eps warns and takes the one before.  Without a checkpoint the job
 restarts from its seed.  Under BSP the model is bit-identical to that of a job that
-never stopped, with any number of workers and servers.  Logs and journal are kept.
+never stopped, with any number of workers and servers.  Logs are kept.
 Report and model go to --report and --export of eps run, and to EPS_HOME/jobs/NAME.
 """
 

@@ -278,19 +278,19 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Append a record; ``sync`` records are on disk before the next command runs."""
+    """Log a record; with ``sync`` the state log is on disk before the next command runs."""
 
     record: Mapping[str, Any]
     sync: bool = False
 
 
 def noted(kind: str, now_s: float, /, **record: Any) -> Journal:
-    """Return the command that appends a record of this kind."""
+    """Return the command that logs a record of this kind."""
     return Journal({"kind": kind, **record, "at_s": round(now_s, 6)})
 
 
 def synced(kind: str, now_s: float, /, **record: Any) -> Journal:
-    """Return the command that appends a record and syncs it to disk before the next command runs."""
+    """Return the command that logs a record and syncs the state log to disk before the next command runs."""
     return Journal(noted(kind, now_s, **record).record, sync=True)
 
 
@@ -419,9 +419,9 @@ class CommandBuffer:
         self._repeats.reset(name)
 
     def note(self, kind: str, **record: object) -> None:
-        """Append a record to the journal."""
+        """Log a record."""
         self._commands.append(noted(kind, self.now_s, **record))
 
     def sync(self, kind: str, **record: object) -> None:
-        """Append a record to the journal and sync it to disk before the next command runs."""
+        """Log a record and sync the state log to disk before the next command runs."""
         self._commands.append(synced(kind, self.now_s, **record))

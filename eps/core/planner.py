@@ -1,6 +1,6 @@
 """Planning of the partitions and splits that move when members are added or removed.
 
-Pure: tables in, :class:`TransferPlan` out.  The same plan is used for dry runs, the journal, execution and simulation.
+Pure: tables in, :class:`TransferPlan` out.  The same plan is used for dry runs, the log, execution and simulation.
 
 Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
 

@@ -618,7 +618,7 @@ class Flight:
 
 
 def _records(plan: Plan, now_s: float) -> list[e.Command]:
-    """Return the journal records for the phase that a plan has entered."""
+    """Return the records to log for the phase that a plan has entered."""
     record = {"plan": plan.plan_id}
     if plan.phase is Phase.COPIED:
         return [noted("copied", now_s, **record, bytes=plan.bytes_moved)]

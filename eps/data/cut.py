@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -44,53 +44,35 @@ from eps.data.ratings import RATINGS, by_user
 from eps.data.raw import Int64Array, Label, Matrix, RawData, csr_float32, encode, find_classes, find_labels
 from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, write_split
-from eps.errors import ConfigError, DataError, StorageError
+from eps.errors import DataError, StorageError
 from eps.ml.arrays import distinct
 
 _TEMPORARY_PREFIX = ".tmp-"
 
 
-def prepare(settings: DataSettings, out_dir: Path | None, cache_dir: Path | None = None) -> DatasetInfo:
-    """Return a prepared data set, from the cache if possible.
+def prepare(settings: DataSettings, cache_dir: Path) -> DatasetInfo:
+    """Return a prepared data set of the cache; build it if it is missing or damaged.
 
-    Both folders are filled atomically, so any number of processes may prepare the same data at once.
+    Data sets appear in the cache atomically, so any number of processes may prepare the same data at once.
 
     Parameters
     ----------
     settings : DataSettings
-    out_dir : Path or None
-        Destination; its files are hard links into the cache if the file system allows.  None leaves the data set in the
-        cache.
-    cache_dir : Path or None
-        Data sets of earlier jobs, one folder per key; None disables the cache.
+    cache_dir : Path
+        Data sets of earlier jobs, one folder per key; created if missing.
 
     Raises
     ------
     DataError
         The data is missing or malformed, or has fewer training rows than splits.
     ConfigError
-        The settings do not fit the data, or no folder is given.
+        The settings do not fit the data.
     StorageError
-        A folder cannot be written, or ``out_dir`` holds something else.
+        The cache cannot be written.
     """
     key = dataset_key(settings)
-    if out_dir is not None and out_dir.exists():
-        found = _complete_dataset(out_dir, key)
-        if found is not None:
-            return found
-        if not out_dir.is_dir() or any(out_dir.iterdir()):
-            raise StorageError(f"{out_dir}: holds something other than this data set: must be empty or absent")
     try:
-        if cache_dir is None:
-            if out_dir is None:
-                raise ConfigError("no folder to prepare data in: give an output folder, a cache folder, or both")
-            return _publish(out_dir, key, lambda folder: _build(settings, key, folder))
-        cached = _complete_dataset(cache_dir / key, key)
-        if cached is None:
-            cached = _publish(cache_dir / key, key, lambda folder: _build(settings, key, folder))
-        if out_dir is None:
-            return cached
-        return _publish(out_dir, key, lambda folder: _link(cached, folder))
+        return _complete_dataset(cache_dir / key, key) or _publish(settings, key, cache_dir / key)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -146,14 +128,14 @@ def _complete_dataset(directory: Path, key: str) -> DatasetInfo | None:
     return info if info.key == key and is_complete(info) else None
 
 
-def _publish(target: Path, key: str, fill: Callable[[Path], DatasetInfo]) -> DatasetInfo:
-    """Fill a temporary folder and rename it to ``target``; if another process was faster, use its result."""
+def _publish(settings: DataSettings, key: str, target: Path) -> DatasetInfo:
+    """Build in a temporary folder and rename it to ``target``; if another process was faster, use its result."""
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{target.name[:16]}-", dir=target.parent))
     try:
         # mkdtemp creates folders that other users cannot read.
         folder.chmod(0o755)
-        info = fill(folder)
+        info = _build(settings, key, folder)
         for _ in range(2):
             try:
                 os.rename(folder, target)
@@ -178,19 +160,6 @@ def _set_aside(damaged: Path) -> None:
             os.rename(damaged, aside / "damaged")
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-
-
-def _link(cached: DatasetInfo, folder: Path) -> DatasetInfo:
-    place = cached.directory
-    assert isinstance(place, Path), "the cache is on this machine"
-    splits = [split_name(split) for split in range(cached.num_splits)]
-    for name in [*splits, TEST_NAME, NORMALIZER_NAME, INFO_NAME]:
-        source = place / name
-        try:
-            os.link(source, folder / name)
-        except OSError:
-            shutil.copyfile(source, folder / name)
-    return relocated(cached, folder)
 
 
 def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:

@@ -77,9 +77,9 @@ class DatasetInfo:
         """Return the file of a split, numbered from 0."""
         return self.directory / split_name(split)
 
-    def load_split(self, split: int, *, verify: bool = True, mmap: bool = False) -> SplitData:
+    def load_split(self, split: int) -> SplitData:
         """Read a split; see :func:`eps.data.splitfile.read_split`."""
-        return read_split(self.split_path(split), verify=verify, mmap=mmap)
+        return read_split(self.split_path(split))
 
     def load_test(self) -> tuple[Matrix, NDArray[Any]]:
         """Return the whole test set at full width, normalised, in the order of the file: ``X`` and targets.

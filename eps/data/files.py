@@ -15,7 +15,6 @@ from pathlib import Path
 from eps.errors import DataError, StorageAwayError, StorageError
 from eps.storage.locations import Location, RemotePath, has_scheme, location
 
-_HASH_CHUNK_BYTES = 1 << 20
 #: What a setting of the data may be.
 _FORMS = {
     "data": "an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME",
@@ -109,18 +108,6 @@ def _only_member(archive: bytes, path: Location) -> bytes:
         raise DataError(f"{path}: damaged archive: {error}") from error
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as stored, in hex."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_HASH_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
-
-
 def content_key(path: Location) -> str:
     """Return a key that differs if the content of a file does; a file on HDFS is not read.
 
@@ -131,14 +118,17 @@ def content_key(path: Location) -> str:
     StorageAwayError
         HDFS is unreachable.
     """
-    if not isinstance(path, RemotePath):
-        return file_sha256(path)
     try:
-        return path.content_key()
+        if isinstance(path, RemotePath):
+            return path.content_key()
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except StorageAwayError:
         raise
     except StorageError as error:
         raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def bare_name(path: Location) -> str:

@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 20
 _AT_ONCE = 6
 
 
-def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = False) -> DatasetInfo:
+def publish_dataset(info: DatasetInfo, cache: RemotePath) -> DatasetInfo:
     """Return the data set in its folder under ``cache`` on HDFS; upload it if it is missing.
 
     The folder appears atomically.  Any number of processes may publish the same data set at once; later ones use the
@@ -46,8 +46,6 @@ def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = Fals
         A local data set, from :func:`eps.data.cut.prepare`.
     cache : RemotePath
         Data sets of earlier jobs, one folder per key; created if missing.
-    public : bool
-        Make it readable by everyone; by default by its user only.
 
     Raises
     ------
@@ -57,7 +55,7 @@ def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = Fals
     target = cache / info.key
     if _is_there(info, target):
         return relocated(info, target)
-    storage = cache.storage(public=public)
+    storage = cache.storage()
     folder = f"{_TEMPORARY_PREFIX}{info.key[:16]}-{secrets.token_hex(6)}"
     try:
         # The description comes last: its existence means that the data set is complete.

@@ -104,15 +104,8 @@ def write_split(path: Path, split: SplitData) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def read_split(path: Location, *, verify: bool = True, mmap: bool = False) -> SplitData:
+def read_split(path: Location) -> SplitData:
     """Read a split.
-
-    Parameters
-    ----------
-    verify : bool
-        Check the SHA-256 of the arrays.
-    mmap : bool
-        Map the file instead of reading it; the arrays are read-only then.
 
     Raises
     ------
@@ -122,15 +115,12 @@ def read_split(path: Location, *, verify: bool = True, mmap: bool = False) -> Sp
         The file cannot be read.
     """
     if isinstance(path, RemotePath):
-        return decode_split(path.read_bytes(), verify=verify, name=str(path))
+        return decode_split(path.read_bytes(), name=str(path))
     try:
-        if mmap and path.stat().st_size:
-            content: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
-        else:
-            content = np.fromfile(path, dtype=np.uint8)
+        content = np.fromfile(path, dtype=np.uint8)
     except OSError as error:
         raise StorageError(error.errno, f"{path}: split cannot be read: {error.strerror}") from error
-    return decode_split(content, verify=verify, name=str(path))
+    return decode_split(content, name=str(path))
 
 
 def encode_split(split: SplitData) -> bytearray:
@@ -162,14 +152,12 @@ def encode_split(split: SplitData) -> bytearray:
     return bytearray(prefix + header_bytes) + payload
 
 
-def decode_split(content: Any, *, verify: bool = True, name: str = "split") -> SplitData:
+def decode_split(content: Any, *, name: str = "split") -> SplitData:
     """Return the split in ``content``; its arrays are views.
 
     Parameters
     ----------
     content : bytes-like
-    verify : bool
-        Check the SHA-256 of the arrays.
     name : str
         For messages.
 
@@ -193,10 +181,9 @@ def decode_split(content: Any, *, verify: bool = True, name: str = "split") -> S
     payload = view[start:]
     if len(payload) != header["payload_bytes"]:
         raise TransferError(f"{name}: {len(payload)} bytes of arrays: must be {header['payload_bytes']}")
-    if verify:
-        found = hashlib.sha256(payload).hexdigest()
-        if found != header["sha256"]:
-            raise TransferError(f"{name}: damaged arrays: SHA-256 is {found}, but must be {header['sha256']}")
+    found = hashlib.sha256(payload).hexdigest()
+    if found != header["sha256"]:
+        raise TransferError(f"{name}: damaged arrays: SHA-256 is {found}, but must be {header['sha256']}")
     arrays = {key: _view(payload, **entry) for key, entry in header["arrays"].items()}
     columns = header["columns"]
     return SplitData(
@@ -207,21 +194,6 @@ def decode_split(content: Any, *, verify: bool = True, name: str = "split") -> S
         test_X=_matrix(arrays, "test_X", columns, header["sparse"]),
         test_y=arrays["test_y"],
     )
-
-
-def file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex, as :func:`write_split` returns it.
-
-    Raises
-    ------
-    StorageError
-        The file cannot be read.
-    """
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise StorageError(error.errno, f"{path}: split cannot be read: {error.strerror}") from error
 
 
 def _arrays(split: SplitData) -> dict[str, NDArray[Any]]:

@@ -237,42 +237,23 @@ def java(name: str) -> Any:
     return _java(name, os.getpid())
 
 
+def _cast(name: str) -> Callable[[Any], Any]:
+    """Return the cast to a Java type, which ``jpype`` exports under ``name``."""
+
+    def cast(value: Any) -> Any:
+        import jpype
+
+        return getattr(jpype, name)(value)
+
+    return cast
+
+
 # Many of Java's methods have overloads that differ in the type of a number only; these casts choose the type.
-
-
-def jint(value: int) -> Any:
-    """Return a Java ``int``."""
-    import jpype
-
-    return jpype.JInt(value)
-
-
-def jshort(value: int) -> Any:
-    """Return a Java ``short``."""
-    import jpype
-
-    return jpype.JShort(value)
-
-
-def jlong(value: int) -> Any:
-    """Return a Java ``long``."""
-    import jpype
-
-    return jpype.JLong(value)
-
-
-def jfloat(value: float) -> Any:
-    """Return a Java ``float``."""
-    import jpype
-
-    return jpype.JFloat(value)
-
-
-def jbool(value: bool) -> Any:
-    """Return a Java ``boolean``."""
-    import jpype
-
-    return jpype.JBoolean(value)
+jint = _cast("JInt")
+jshort = _cast("JShort")
+jlong = _cast("JLong")
+jfloat = _cast("JFloat")
+jbool = _cast("JBoolean")
 
 
 def jbytes(value: bytes) -> Any:

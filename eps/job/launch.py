@@ -368,7 +368,7 @@ def check_data(request: RunRequest) -> None:
 
 def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np.ndarray | None]:
     """Return a job's runtime, its data, and its initial parameters (None: random)."""
-    dataset = prepare(data_settings(request.spec), None, cache_dir())
+    dataset = prepare(data_settings(request.spec), cache_dir())
     shape = shape_of(dataset)
     spec = settled(request.spec, shape.num_features, shape.num_outputs)
     runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)

@@ -8,7 +8,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from eps.cluster.choice import check_backend
 from eps.data.arrays import is_array_file
@@ -24,8 +23,7 @@ from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
-from eps.storage.journal import replay
-from eps.storage.record import Record, YarnPart, readable_runtime, write_record
+from eps.storage.record import Record, YarnPart, write_record
 from eps.system.home import DIRECTORY_MODE, make_home
 
 #: A container's log file.
@@ -39,7 +37,7 @@ class Resumed:
     prepared: PreparedJob
     #: The checkpoint to restore; None to start from the seed.
     manifest: Manifest | None
-    #: Sentences about damaged later checkpoints and a damaged journal.
+    #: Sentences about damaged checkpoints, data that was prepared again, and a renewed token.
     warnings: tuple[str, ...]
 
     def describe(self) -> str:
@@ -112,7 +110,8 @@ def _prepare(
     python: str,
     check: Callable[[JobSpec], None] | None,
 ) -> Resumed:
-    former, damage = _former(directory)
+    # Under the job's lock: a record without an end means that its last writer was killed.
+    former = directory.seen(directory.record())
     check_unfinished(directory.name, former.end)
     if former.runtime is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
@@ -156,7 +155,7 @@ def _prepare(
     dataset, prepared_again = _data_of(runtime)
     runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
     store.remove_leftovers()
-    warnings = [*damage, *damaged, *prepared_again, *_set_journal_aside(directory)]
+    warnings = [*damaged, *prepared_again]
     try:
         warnings += _renew_secrets(directory, before.spec)
         _clear(directory)
@@ -175,26 +174,6 @@ def _prepare(
         raise StorageError(f"{directory.path}: cannot be prepared: {error.strerror or error}") from error
     prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
-
-
-def _former(directory: JobDir) -> tuple[Record, list[str]]:
-    """Return a job's record, and sentences about its damage; checkpoints and settings are enough to resume.
-
-    The caller holds the job's lock, so a record without an end means that its last writer was killed.
-
-    Raises
-    ------
-    StorageError
-        The record is damaged, including the settings.
-    """
-    try:
-        return directory.seen(directory.record()), []
-    except StorageError as error:
-        runtime = readable_runtime(directory.job_json)
-        if runtime is None:
-            raise
-        # The report may show that the job has finished.
-        return directory.seen(Record(runtime=runtime)), [str(error)]
 
 
 def _with_python(spec: JobSpec, python: str) -> JobSpec:
@@ -223,7 +202,7 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
         pass
     gone = f"the prepared data of job {runtime.name!r} is no longer at {place}"
     try:
-        dataset = prepare(data_settings(runtime.spec), None, cache_dir())
+        dataset = prepare(data_settings(runtime.spec), cache_dir())
     except (ConfigError, DataError, StorageError) as error:
         if is_array_file(runtime.spec.data):
             raise DataError(
@@ -259,17 +238,6 @@ def _clear(directory: JobDir) -> None:
     directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.master_json.unlink(missing_ok=True)
-
-
-def _set_journal_aside(directory: JobDir) -> list[str]:
-    """Rename a damaged journal; a new run does not need it."""
-    try:
-        replay(directory.journal)
-    except StorageError as error:
-        aside = Path(f"{directory.journal}.damaged")
-        os.replace(directory.journal, aside)
-        return [f"{error}; it is now {aside.name}"]
-    return []
 
 
 def _next_container(directory: JobDir) -> int:

@@ -44,7 +44,7 @@ _MEMBER = re.compile(r"\b(?:worker|server)-\d+\b", re.ASCII)
 _CONTAINER = re.compile(r"\bcontainer-\d+\b", re.ASCII)
 #: Log of a later job master on YARN, which is the next attempt of the application.
 _LATER_MASTER = re.compile(rf"{MASTER}-(\d+)", re.ASCII)
-_HEAD_BYTES = _TAIL_BYTES = 64 * 1024
+_TAIL_BYTES = 64 * 1024
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:

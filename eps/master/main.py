@@ -203,7 +203,7 @@ class Master:
         """Return what ``eps status`` shows; may be called from any thread."""
         with self._job.changed:
             found = records.status(self._runtime, self._job.state, 0.0, self._job.now())
-            errors = [self._job.log.error, *self._notes.errors.values(), self._exporter.waits]
+            errors = [self._job.log.error, self._notes.error, self._exporter.waits]
             silent_s = self._resources.silent_s()
             hangs = silent_s >= self._runtime.spec.recovery.member_timeout_s
             return self._host.add_to(
@@ -246,7 +246,6 @@ class Master:
             metrics.close()
         self._sessions.close()
         self._endpoint.close()
-        self._notes.close()
         # Waits for a snapshot that is being written.
         with self._pulse.patience(SYNC_PATIENCE_S):
             self._job.log.close()
@@ -324,7 +323,6 @@ class Master:
         logger.info("M %s", records.line_of(record))
         if sync:
             self._job.log.sync(self._job.now())
-        self._notes.journal(record, sync=sync)
 
     # ---- the end
 

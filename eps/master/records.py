@@ -29,7 +29,6 @@ from eps.ml.metrics import EvalSums
 from eps.spec.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir
-from eps.storage.journal import Journal
 from eps.system.metrics_text import CONTENT_TYPE, Family, metric, text_of
 
 if TYPE_CHECKING:
@@ -224,7 +223,7 @@ def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
 
 
 def line_of(record: Mapping[str, Any]) -> str:
-    """Return a record of the journal as a log line: ``plan plan_id=2 phase=copied``; no time, the log has its own."""
+    """Return a record of the core as a log line: ``plan plan_id=2 phase=copied``; no time, the log has its own."""
     told = {name: value for name, value in record.items() if name not in ("kind", "at_s") and value not in ("", [], ())}
     return " ".join([str(record["kind"]), *(f"{name}={_plain(value, ',')}" for name, value in told.items())])
 
@@ -442,7 +441,7 @@ def report(
 
 
 class Notes:
-    """Status, report and journal in a job's directory.  A failed write does not stop the job; the status shows it.
+    """Status and report in a job's directory.  A failed write of the status does not stop the job; the status shows it.
 
     Parameters
     ----------
@@ -451,9 +450,8 @@ class Notes:
 
     def __init__(self, job_dir: JobDir) -> None:
         self._job_dir = job_dir
-        self._journal: Journal | None = None
-        #: ``status`` or ``journal`` -> why it cannot be written.
-        self.errors: dict[str, str] = {}
+        #: Why the status file cannot be written; empty if it can.
+        self.error = ""
         self._status_due_s, self._num_news = 0.0, -1
 
     def status_is_due(self, num_news: int) -> bool:
@@ -470,9 +468,11 @@ class Notes:
         noted = json.dumps({**status, "as_of_s": round(time.time(), 3)}).encode("ascii")
         try:
             write_bytes_atomic(self._job_dir.status_json, noted, sync=False)
-            self._note("status")
+            self.error = ""
         except StorageError as error:
-            self._note("status", error)
+            if not self.error:
+                logger.error("M the status cannot be written; training continues: %s", error)
+                self.error = str(error)
         ended_s = time.monotonic()
         self._status_due_s = ended_s + max(NOTE_S, NOTE_TIMES * (ended_s - began_s))
 
@@ -485,31 +485,6 @@ class Notes:
             The report cannot be written.
         """
         write_json_atomic(self._job_dir.report, report, sync=False)
-
-    def journal(self, record: Mapping[str, Any], *, sync: bool) -> None:
-        """Append a record to the journal."""
-        try:
-            if self._journal is None:
-                self._journal = Journal(self._job_dir.journal)
-            self._journal.append(record, sync)
-            self._note("journal")
-        except StorageError as error:
-            self._note("journal", error)
-            # Opening it again finds the end of what is on disk.
-            self.close()
-
-    def close(self) -> None:
-        """Close the journal; the next record opens it again."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-
-    def _note(self, what: str, error: StorageError | None = None) -> None:
-        if error is None:
-            self.errors.pop(what, None)
-        elif what not in self.errors:
-            logger.error("M the %s cannot be written; training continues: %s", what, error)
-            self.errors[what] = str(error)
 
 
 def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> LocalServer | None:

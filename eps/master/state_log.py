@@ -7,8 +7,8 @@ If the log cannot be written, training continues and the status shows the reason
 Until one succeeds, no other master can take over: the log says so, or, if even that cannot be written, the members do
 (:mod:`eps.core.members`).
 
-An event that crashes or hangs one master does the same to the next one, which replays it.  So a file beside the log
-names the event that a master is replaying, and the third master ends the job.
+An event whose processing raises an exception crashes its master, and raises again in the next one, which replays it.
+That one ends the job and names the event.
 
 Events and states are pickled, because a state is a graph: a plan in the queue and among all plans must be one object
 again.  The unpickler accepts only classes of the pure core and a few of the standard library.
@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from math import inf
@@ -44,7 +42,6 @@ from eps.errors import StorageError
 from eps.master.checkpoints import driver_of, earlier_history
 from eps.master.resources import Pulse
 from eps.spec.runtime import Runtime
-from eps.storage.atomic import FILE_MODE
 from eps.storage.jobdir import JobDir
 from eps.storage.shared_log import SharedLog
 from eps.storage.wal import EventLog
@@ -55,8 +52,6 @@ SNAPSHOT_EVENTS = 2048
 CLOCKS_PER_EVENT = 16
 #: Seconds between retries of a failed log; at least ``HEAL_TIMES`` times as long as the last retry took.
 HEAL_S, HEAL_TIMES = 1.0, 10
-#: File of a log's directory with the number of the event that a master is replaying; 0 for none.
-RESTORING = "restoring"
 #: Longest description of an event in a message, in characters.
 MOST_DETAIL = 200
 #: Time for which the owner thread may wait for a slow disk.
@@ -110,7 +105,6 @@ class StateLog:
         self._num_events = 0
         self._heal_at_s = 0.0
         self._writer: threading.Thread | None = None
-        self._is_shared = not isinstance(where, Path)
         if not isinstance(where, Path):
             self._log = where
         elif where.exists():
@@ -131,40 +125,14 @@ class StateLog:
         for sentence in recovered.dropped:
             logger.warning("M %s", sentence)
         now_s, state = _load(recovered.snapshot)
-        if recovered.records and self._restoring() == state.masters.steps + len(recovered.records):
-            # The event was the last of the master that logged it, and of the one that replayed it.
-            raise StorageError(_deadly(loads(recovered.records[-1])[1]))
-        last = state.masters.steps + len(recovered.records)
         for record in recovered.records:
             now_s, event = loads(record)
-            if state.masters.steps + 1 == last:
-                self._note_restoring(last)
             try:
                 state.step(event, now_s)
             except Exception as error:
                 raise StorageError(f"{_deadly(event)}: {type(error).__name__}: {error}") from error
-        self._note_restoring(0)
         self._num_events = len(recovered.records)
         return Restored(state, now_s, recovered.age_s, self._num_events)
-
-    def _restoring(self) -> int:
-        """Return the number of the event at which a replaying master crashed; 0 for none."""
-        try:
-            return 0 if self._is_shared else int.from_bytes((self.path / RESTORING).read_bytes(), "little")
-        except OSError:
-            return 0
-
-    def _note_restoring(self, number: int) -> None:
-        if self._is_shared:
-            # A write to a cluster's file system takes long, and YARN limits attempts itself.
-            return
-        # If it cannot be written, the supervisor still limits the number of masters.
-        with suppress(OSError):
-            fd = os.open(self.path / RESTORING, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            try:
-                os.pwrite(fd, number.to_bytes(8, "little"), 0)
-            finally:
-                os.close(fd)
 
     def begin(self, state: Job, now_s: float) -> None:
         """Begin the log with a snapshot."""

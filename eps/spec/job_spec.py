@@ -159,7 +159,6 @@ class JobSpec(Table, frozen=True):
                 "wire is 'float16', but the sums of bsp are reproducible to the last bit, which float16 cannot be: "
                 "add --no-reproducible, or use --wire float32"
             )
-        self.triggers()
         self.checkpoint_schedule()
         if self.fold >= 0 and not self.fold < self.folds:
             raise ConfigError(f"fold is {self.fold}, but folds is {self.folds}: expected 0 to folds - 1")

@@ -30,7 +30,6 @@ from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Add, Optimizer, OptimizerSettings, make_optimizer
 from eps.net.messages.exchange import Lean
 from eps.spec.job_spec import DEFAULT_PARTITIONS, JobSpec
-from eps.storage.atomic import with_checksum
 from eps.storage.checkpoint import place_of
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, location
@@ -94,21 +93,19 @@ class Runtime:
         return json.dumps(self.to_values())
 
     def to_values(self) -> dict[str, Any]:
-        """Return the job as its record holds it, with a checksum: the settings can be read where that is damaged."""
-        return with_checksum(
-            {
-                "name": self.name,
-                "spec": json.loads(self.spec.to_json()),
-                "shape": self.shape.__dict__,
-                "dataset_dir": str(self.dataset_dir),
-                "job_dir": str(self.job_dir),
-                "start": self.start.__dict__,
-                "manager": self.manager,
-                "owner": self.owner,
-                # Known without the model's code: a user's own may do anything when it is imported.
-                "num_keys": self.key_space.num_keys,
-            }
-        )
+        """Return the job as its record holds it."""
+        return {
+            "name": self.name,
+            "spec": json.loads(self.spec.to_json()),
+            "shape": self.shape.__dict__,
+            "dataset_dir": str(self.dataset_dir),
+            "job_dir": str(self.job_dir),
+            "start": self.start.__dict__,
+            "manager": self.manager,
+            "owner": self.owner,
+            # Known without the model's code: a user's own may do anything when it is imported.
+            "num_keys": self.key_space.num_keys,
+        }
 
     @classmethod
     def from_json(cls, text: str) -> Runtime:

@@ -12,7 +12,6 @@
         ├── job.json              the record: settings, where the job runs, how it ended; see eps.storage.record
         ├── master.json           address of the job master; only while the job runs
         ├── status.json           status of a second ago; only while the job runs
-        ├── journal.jsonl         decisions of the job master
         ├── state/                state of the job master, for its restart
         ├── logs/                 one file per process
         ├── containers/ID/        scratch directory of a container; removed when it ends
@@ -205,8 +204,6 @@ class JobDir:
     status_json = _File("status.json")
     #: Reserved space for the final record on a full disk; exists only while the job runs.
     reserve = _File("reserve")
-    #: Decisions of the job master.
-    journal = _File("journal.jsonl")
     #: State of the job master for its restart: a snapshot and the events since.
     state = _File("state")
     #: One file per process.

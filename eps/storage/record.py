@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import StorageError
-from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, write_bytes_atomic
+from eps.storage.atomic import CHECKSUM, read_json, with_checksum, write_bytes_atomic
 
 #: Version of the file format.
 VERSION = 4
@@ -198,27 +198,8 @@ def record_bytes(record: Record) -> bytes:
     return json.dumps(values, sort_keys=True).encode("utf-8") + b"\n"
 
 
-def readable_runtime(path: Path) -> Mapping[str, Any] | None:
-    """Return the runtime values of a record that is damaged elsewhere; None if they are damaged too.
-
-    They have their own checksum.  None also for a job on YARN: its application may be running.
-    """
-    try:
-        values = json.loads(path.read_bytes())
-        found = values["runtime"]
-        is_whole = found[CHECKSUM] == checksum({k: v for k, v in found.items() if k != CHECKSUM})
-        return found if is_whole and found["spec"]["on"] != "yarn" else None
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
 def _remedy(path: Path) -> str:
     name = path.parent.name
     if path.parent.parent.name == "sweeps":
         return f"eps prune sweeps/{name} --state unreadable removes it"
-    if readable_runtime(path) is not None:
-        return f"its settings are readable: eps resume {name} restarts from its latest checkpoint"
-    return (
-        f"its settings are lost: eps run --name {name} --anew replaces it, eps prune {name} --state unreadable "
-        "removes it"
-    )
+    return f"eps run --name {name} --anew replaces the job, eps prune {name} --state unreadable removes it"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from eps.master.records import line_of
 from tools.chaos.verdict import (
     Verdict,
-    count_records,
+    count_recoveries,
     faults_of_report,
     longest_iteration_s,
     summary_of,
@@ -52,8 +53,10 @@ def test_the_longest_iteration_is_the_longest_time_between_two_clocks() -> None:
     assert longest_iteration_s({"history": []}) == 0.0
 
 
-def test_records_are_counted_by_kind() -> None:
-    assert count_records([{"kind": "lost"}, {"kind": "lost"}, {"kind": "ended"}]) == {"lost": 2, "ended": 1}
+def test_recoveries_are_counted_in_the_log() -> None:
+    record = {"kind": "taken-over", "lost": ["worker-1"], "version": 2, "clock": 7, "at_s": 1.5}
+    lines = [line_of(record), line_of({**record, "kind": "rolled-back"}), line_of({**record, "lost": ["server-1"]})]
+    assert count_recoveries("".join(f"07:55:18.950 I eps.master.main: M {line}\n" for line in lines)) == 2
 
 
 def test_a_row_shows_what_happened_and_the_verdict_is_json() -> None:

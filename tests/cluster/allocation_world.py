@@ -18,7 +18,7 @@ from eps.cluster.yarn.types import (
 )
 
 ROOM = Resource(1024, 1)
-REGISTRATION = Registration(Resource(4096, 4), "default")
+REGISTRATION = Registration(Resource(4096, 4))
 PLACEMENTS = {"worker": Placement(), "server": Placement("reliable", Execution.OPPORTUNISTIC, ("node-1",), 3)}
 
 

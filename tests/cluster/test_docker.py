@@ -63,13 +63,6 @@ def test_a_container_of_a_tier_has_its_label_and_time_after_sigterm(job: Job) ->
     assert "eps.tier" not in build_container(ContainerRequest("c-2", "worker"), settings, labels, {})["Labels"]
 
 
-def test_on_another_network_a_container_is_known_by_its_name(job: Job) -> None:
-    labels = JobLabels.of(job[0])
-    config = build_container(ContainerRequest("c-1", "worker"), DockerSettings("eps", "jobs"), labels, {})
-    assert f"EPS_HOST={labels.name('c-1')}" in config["Env"]
-    assert config["HostConfig"]["NetworkMode"] == "jobs"
-
-
 def test_each_run_of_a_job_has_labels_of_its_own(job: Job) -> None:
     directory = job[0]
     first, again = JobLabels.of(directory), JobLabels.of(directory)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from eps.cluster.yarn.client import YarnClient
@@ -24,8 +25,6 @@ from eps.cluster.yarn.types import (
     Resource,
     Submission,
     Visibility,
-    submission_of,
-    submission_values,
 )
 from eps.errors import ConfigError, ResourceError
 from eps.hadoop import tokens
@@ -72,7 +71,7 @@ def said(tmp_path: Path) -> list[list[Any]]:
 
 def test_a_submission_travels_as_json() -> None:
     for submission in (SUBMISSION, Submission("x", Launch("true"), Resource(1, 1), priority=3)):
-        assert submission_of(json.loads(json.dumps(submission_values(submission)))) == submission
+        assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(submission))), Submission) == submission
 
 
 def test_who_only_looks_needs_no_java(conf: HadoopConf, tmp_path: Path) -> None:

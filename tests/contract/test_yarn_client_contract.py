@@ -8,14 +8,14 @@ from eps.cluster.yarn.types import ClusterNode, Resource
 from tests.contract import yarn_clients as suite
 from tests.fakes.yarn_client import FakeYarnClient
 
-SIZE, NOTHING = Resource(4096, 4), Resource(0, 0)
+SIZE = Resource(4096, 4)
 MOST = {"": Resource(8192, 8), "transient": SIZE}
 
 
 @pytest.fixture
 def client() -> FakeYarnClient:
     labels = ((), (), ("transient",))
-    nodes = [ClusterNode(f"127.0.0.1{k}:1", "", SIZE, NOTHING, each, 0) for k, each in enumerate(labels, 1)]
+    nodes = [ClusterNode(f"127.0.0.1{k}:1", "", SIZE, each, 0) for k, each in enumerate(labels, 1)]
     return FakeYarnClient(nodes, largest=SIZE, most=MOST)
 
 

@@ -87,10 +87,10 @@ def test_labels_beside_images_are_found_and_several_files_are_read(hdfs: FakeHdf
 def test_a_file_that_did_not_change_is_not_read_again(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     hdfs.put("/train", ROWS.encode())
     settings, cache = settings_of(remote / "train"), tmp_path / "cache"
-    first = prepare(settings, None, cache)
-    assert prepare(settings, None, cache) == first and len(hdfs.asked("OPEN", at_data_node=True)) == 1
+    first = prepare(settings, cache)
+    assert prepare(settings, cache) == first and len(hdfs.asked("OPEN", at_data_node=True)) == 1
     hdfs.put("/train", ROWS.replace("0.5", "0.7").encode())
-    assert prepare(settings, None, cache).split_checksums != first.split_checksums
+    assert prepare(settings, cache).split_checksums != first.split_checksums
 
 
 def test_a_file_that_may_not_be_read_is_told(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ class FakeAm:
             self._unsaid.clear()
             self._counts.clear()
             self._changed.clear()
-            return Registration(LARGEST, "default", tuple(c.grant for c in self._yarn.containers.values()))
+            return Registration(LARGEST, tuple(c.grant for c in self._yarn.containers.values()))
 
     def allocate(
         self,

@@ -29,17 +29,14 @@ ID = "application_1_0001"
 QUEUE = QueueReport(
     "default",
     "RUNNING",
-    0.5,
-    1.0,
-    0.0,
     ("transient",),
     largest=Resource(3072, 8),
     most={"": Resource(4096, 4), "transient": Resource(2048, 8)},
     counts_cores=True,
 )
 NODES = (
-    ClusterNode("n1:1", "", Resource(4096, 4), Resource(0, 0), (), 0),
-    ClusterNode("n2:1", "", Resource(2048, 8), Resource(0, 0), ("transient",), 0),
+    ClusterNode("n1:1", "", Resource(4096, 4), (), 0),
+    ClusterNode("n2:1", "", Resource(2048, 8), ("transient",), 0),
 )
 #: State -> final status; UNDEFINED in all others.
 FINAL = {"FINISHED": "SUCCEEDED", "FAILED": "FAILED", "KILLED": "KILLED"}

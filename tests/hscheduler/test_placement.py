@@ -25,7 +25,7 @@ SMALL = ClusterSpec(container_memory="512MiB")
 
 
 def node(number: int, memory_mb: int, vcores: int) -> ClusterNode:
-    return ClusterNode(f"n{number}:1", "", Resource(memory_mb, vcores), Resource(0, 0), (), 0)
+    return ClusterNode(f"n{number}:1", "", Resource(memory_mb, vcores), (), 0)
 
 
 @pytest.mark.parametrize(

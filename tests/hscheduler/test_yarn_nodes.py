@@ -180,6 +180,6 @@ def test_a_service_resumes_with_the_nodes_of_its_record(world: World, tmp_path: 
 
 
 def test_machines_have_their_state_and_capacity() -> None:
-    node = ClusterNode("h1:1", "", Resource(4096, 4), Resource(1024, 1), (), 1, "UNHEALTHY")
+    node = ClusterNode("h1:1", "", Resource(4096, 4), (), 1, "UNHEALTHY")
     yarn: Any = SimpleNamespace(nodes=lambda states: [node])
     assert machines_of(yarn) == [machine(1, "UNHEALTHY")]

@@ -36,7 +36,6 @@ from eps.storage.atomic import read_json
 from eps.storage.checkpoint import CheckpointStore
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.jobdir import JobDir
-from eps.storage.journal import Journal
 from eps.storage.local import LocalStorage
 from eps.storage.wal import EventLog
 from eps.system.waits import wait_for
@@ -129,7 +128,7 @@ def test_job_that_ends_on_a_slow_disk_beats_while_it_waits(
     assert read_json(rig.directory.report)["state"] == "killed"
 
 
-@pytest.mark.parametrize("slow", ["status", "journal", "log"])
+@pytest.mark.parametrize("slow", ["status", "log"])
 def test_job_on_a_disk_that_stalls_beats_while_it_waits(rig: Rig, slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing is synced: a write waits, too, for a disk that has no room for what is to be written later."""
     waited: list[str] = []
@@ -144,24 +143,17 @@ def test_job_on_a_disk_that_stalls_beats_while_it_waits(rig: Rig, slow: str, mon
             stalls()
         return write_atomic(path, **options)
 
-    def append(journal: Journal, record: Any, sync: bool = False) -> None:
-        if not sync:
-            stalls()
-        add_record(journal, record, sync)
-
     def record(log: StateLog, event: e.Event, now_s: float) -> None:
         stalls()
         log_event(log, event, now_s)
 
-    write_atomic, add_record, log_event = atomic.atomic_writer, Journal.append, StateLog.record
+    write_atomic, log_event = atomic.atomic_writer, StateLog.record
     patches: dict[str, tuple[Any, str, Any]] = {
         "status": (atomic, "atomic_writer", atomic_writer),
-        "journal": (Journal, "append", append),
         "log": (StateLog, "record", record),
     }
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
     monkeypatch.setattr(*patches[slow])
-    # Its loss is journalled and not synced.
     rig.master.events.put(e.ContainerExited("container-0001", "gone"), e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert waited == [slow]

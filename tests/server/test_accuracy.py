@@ -26,7 +26,7 @@ from tests.server.test_training_in_process import train
 def trained(folder: Path, **settings: Any) -> tuple[Runtime, np.ndarray]:
     """Return a job that is computed in this process, and its model."""
     asked = JobSpec.from_dict({"workers": 1, "servers": 1, **settings})
-    dataset = prepare(data_settings(asked), None, folder / "cache")
+    dataset = prepare(data_settings(asked), folder / "cache")
     shape = shape_of(dataset)
     spec = settled(asked, shape.num_features, shape.num_outputs)
     runtime = Runtime("accuracy", spec, shape, dataset.directory, folder)

@@ -89,85 +89,27 @@ def test_a_job_that_was_not_logged_cannot_be_restored(tmp_path: Path) -> None:
     assert StateLog(tmp_path / "state").restore() is None
 
 
-class Killed(BaseException):
-    """Stands for a process that is killed in the middle of what it does."""
-
-
-#: What the job of :func:`deadly` has taken in: members that come up, three clocks, and three events of its log.
-NUM_EVENTS = 10
-
-
-@pytest.fixture
-def deadly(tmp_path: Path) -> StateLog:
-    """Return the log of a master that died as it took in a change, the last of three events."""
+def test_event_that_cannot_be_taken_in_again_ends_the_job_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     master = trained(3)
     log = StateLog(tmp_path / "state")
     log.begin(master.state, master.now_s)
-    change = e.ChangeRequested("r", Change(Operation.ADD_WORKERS, 1))
-    for event in (e.Tick(), e.ContainersWarned(()), change):
+    for event in (e.Tick(), e.ChangeRequested("r", Change(Operation.ADD_WORKERS, 1))):
         log.record(event, master.now_s)
     log.close()
-    return log
-
-
-def dies_at(monkeypatch: pytest.MonkeyPatch, kind: type[e.Event], error: type[BaseException] = Killed) -> None:
     step = Job.step
 
     def dies(self: Job, event: e.Event, now_s: float) -> list[e.Command]:
-        if isinstance(event, kind):
-            raise error("here")
+        if isinstance(event, e.ChangeRequested):
+            raise ZeroDivisionError("here")
         return step(self, event, now_s)
 
     monkeypatch.setattr(Job, "step", dies)
-
-
-def test_event_that_ended_two_masters_ends_the_job_with_its_name(
-    deadly: StateLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies_at(monkeypatch, e.ChangeRequested)
-    with pytest.raises(Killed):
-        restored(deadly.path)
     with pytest.raises(StorageError) as ended:
-        restored(deadly.path)
-    assert "ChangeRequested" in str(ended.value) and "add-workers=1" in str(ended.value)
-
-
-def test_event_that_cannot_be_taken_in_again_ends_the_job_with_its_name(
-    deadly: StateLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies_at(monkeypatch, e.ChangeRequested, ZeroDivisionError)
-    with pytest.raises(StorageError) as ended:
-        restored(deadly.path)
-    assert "ChangeRequested" in str(ended.value) and "ZeroDivisionError: here" in str(ended.value)
-
-
-def test_master_that_was_killed_while_it_restored_another_event_says_nothing_about_the_last(
-    deadly: StateLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(3):
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            dies_at(patch, e.ContainersWarned)
-            restored(deadly.path)
-    assert restored(deadly.path).masters.steps == NUM_EVENTS
-
-
-def test_masters_that_are_killed_after_they_have_restored_the_state_say_nothing_about_an_event(
-    deadly: StateLog,
-) -> None:
-    for _ in range(3):
-        assert restored(deadly.path).masters.steps == NUM_EVENTS
-
-
-def test_event_that_ended_one_master_while_it_restored_the_state_is_restored_once_others_follow(
-    deadly: StateLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        dies_at(patch, e.ChangeRequested)
-        restored(deadly.path)
-    log = StateLog(deadly.path)
-    log.record(e.Tick(), 100.0)
-    log.close()
-    assert restored(deadly.path).masters.steps == NUM_EVENTS + 1
+        restored(log.path)
+    assert "ChangeRequested (add-workers=1) has crashed" in str(ended.value)
+    assert "ZeroDivisionError: here" in str(ended.value)
 
 
 def test_a_long_history_comes_back(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eps.cluster.supervisor.process import MASTER
 from eps.core.types import Role
 from eps.errors import ConfigError, EpsError, TrainingError
 from eps.job.client import Job
@@ -20,12 +21,11 @@ from eps.ml.optim import OPTIMIZERS
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import SETTINGS
 from eps.storage.atomic import write_json_atomic
-from eps.storage.journal import replay
 from tools.chaos.master import chaos_master
 from tools.chaos.play import Network, Player
 from tools.chaos.processes import marked, with_mark
 from tools.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
-from tools.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
+from tools.chaos.verdict import Verdict, count_recoveries, faults_of_report, longest_iteration_s
 
 COMMAND = "python -m tools.chaos"
 #: Iterations for each event, so that the job makes progress in between.
@@ -259,20 +259,16 @@ class Chaos:
         faults: list[str],
         lasted_s: float,
     ) -> Verdict:
-        try:
-            counts = count_records(replay(job.directory.journal).records)
-        except EpsError as error:
-            faults = [*faults, f"the journal cannot be read: {error}"]
-            counts = count_records(())
+        log = job.directory.log(MASTER)
         ledger = report.get("ledger") or {}
         return Verdict(
             seed=seed,
             optimizer=optimizer,
             events=dict(player.done),
             refused=player.refused,
-            recoveries=counts["taken-over"],
-            rollbacks=counts["rolled-back"],
-            masters=counts["restarted"],
+            recoveries=count_recoveries(log.read_text(errors="replace")) if log.exists() else 0,
+            rollbacks=len(report.get("went_back", ())),
+            masters=report.get("generation", 1) - 1,
             longest_iteration_s=round(longest_iteration_s(report), 3),
             lasted_s=round(lasted_s, 3),
             lost=ledger.get("lost"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -112,9 +111,9 @@ def longest_iteration_s(report: Mapping[str, Any]) -> float:
     return max((after - before for before, after in pairwise(seconds)), default=0.0)
 
 
-def count_records(records: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Return the number of records of each kind in a journal."""
-    return Counter(str(record.get("kind")) for record in records)
+def count_recoveries(log: str) -> int:
+    """Return the number of recoveries in the log of a job's masters."""
+    return log.count(": M taken-over ")
 
 
 _COLUMNS = (

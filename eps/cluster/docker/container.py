@@ -32,8 +32,6 @@ class DockerSettings:
     """Settings of a job's containers."""
 
     image: str
-    #: ``host``, or a Docker network on which containers resolve each other's names.
-    network: str = "host"
     #: Python command in the image.
     python: str = "python3"
     #: Directories to mount at the same path, read only.
@@ -105,8 +103,7 @@ def build_container(
     environ : mapping
         Environment of the job master.
     """
-    job, name = JobDir(labels.job), labels.name(request.container_id)
-    shares_network = settings.network == "host"
+    job = JobDir(labels.job)
     environment = {
         **passed_on(environ),
         **settings.env,
@@ -114,7 +111,7 @@ def build_container(
         ROLE: request.role,
         CONTAINER_ID: request.container_id,
         JOB_DIR: str(labels.job),
-        HOST: "127.0.0.1" if shares_network else name,
+        HOST: "127.0.0.1",
         TIED: "1",
         "EPS_LOG_FILE": str(job.log(request.container_id)),
         # The user has no home directory in the image.
@@ -143,7 +140,7 @@ def build_container(
         "User": f"{os.getuid()}:{os.getgid()}",
         "WorkingDir": "/",
         "HostConfig": {
-            "NetworkMode": settings.network,
+            "NetworkMode": "host",
             # Members send each other signals by the pids that they report.
             "PidMode": "host",
             "Mounts": [_mount(path, read_only=True) for path in settings.mounts] + [_mount(labels.job)],

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.launch import RoleTemplate
-from eps.cluster.yarn.types import Execution, LocalFile, Resource, local_file_of
+from eps.cluster.yarn.types import Execution, LocalFile, Resource
 from eps.core.types import Role, Tier
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
@@ -101,7 +101,7 @@ class MasterOrders:
 
     def to_text(self) -> str:
         """Return the orders as text for :meth:`from_text`, without characters that are special to a shell."""
-        return base64.b64encode(json.dumps(asdict(self)).encode("utf-8")).decode("ascii")
+        return base64.b64encode(msgspec.json.encode(self)).decode("ascii")
 
     @classmethod
     def from_text(cls, text: str) -> MasterOrders:
@@ -113,14 +113,9 @@ class MasterOrders:
             The text is no orders.
         """
         try:
-            return cls._of(json.loads(base64.b64decode(text, validate=True)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"the variable {ORDERS} has no orders for an application master: {error!r}") from None
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> MasterOrders:
-        files = {name: local_file_of(file) for name, file in values["files"].items()}
-        return cls(values["shared"], values["python"], files, dict(values["env"]))
+            return msgspec.json.decode(base64.b64decode(text, validate=True), type=cls)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"the variable {ORDERS} has no orders for an application master: {error}") from None
 
 
 def remove_staged(job: JobDir) -> None:
@@ -200,7 +195,7 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
 
 def result_files(job: JobDir) -> tuple[Path, ...]:
     """Return the files that a job's master uploads to the results at the end, beside the model."""
-    return job.report, job.journal, job.status_json, job.log(MASTER)
+    return job.report, job.status_json, job.log(MASTER)
 
 
 def staged_name(name: str, application_id: str) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from eps.cluster.yarn.rest import TIMEOUT_S, RestClient
-from eps.cluster.yarn.types import ApplicationReport, ClusterNode, QueueReport, Submission, submission_values
+from eps.cluster.yarn.types import Submission
 from eps.errors import EpsError
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.process import HadoopProcess
@@ -53,7 +55,7 @@ class _TokenAuth:
                 self._hadoop.call("cancel_tokens", tokens=packed)
 
 
-class YarnClient:
+class YarnClient(RestClient):
     """Implements :class:`eps.cluster.yarn.facade.Client`.
 
     Parameters
@@ -71,46 +73,15 @@ class YarnClient:
     def __init__(self, conf: HadoopConf, timeout_s: float = TIMEOUT_S) -> None:
         self._hadoop = HadoopProcess(conf, MODULE)
         self._auth = _TokenAuth(self._hadoop) if conf.wants_kerberos else None
-        self._web = RestClient(conf, timeout_s=timeout_s, auth=self._auth)
         self._user = ""
+        super().__init__(conf, timeout_s, self._auth)
 
     @property
     def user(self) -> str:
         """Name of the user for the cluster."""
         if not self._user:
-            self._user = self._web.user if self._auth is None else str(self._hadoop.call("user"))
+            self._user = super().user if self._auth is None else str(self._hadoop.call("user"))
         return self._user
-
-    @property
-    def address(self) -> str:
-        """Addresses of the ResourceManagers, for messages."""
-        return self._web.address
-
-    # ---- queries
-
-    def report(self, application_id: str) -> ApplicationReport:
-        """See :class:`~eps.cluster.yarn.facade.Client`."""
-        return self._web.report(application_id)
-
-    def applications(
-        self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
-    ) -> list[ApplicationReport]:
-        """See :class:`~eps.cluster.yarn.facade.Client`."""
-        return self._web.applications(application_type, states, tags)
-
-    def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
-        """See :class:`~eps.cluster.yarn.facade.Client`."""
-        return self._web.nodes(states)
-
-    def queue(self, name: str) -> QueueReport | None:
-        """See :class:`~eps.cluster.yarn.facade.Client`."""
-        return self._web.queue(name, lambda: self.user)
-
-    def kill(self, application_id: str, diagnostics: str = "") -> None:
-        """See :class:`~eps.cluster.yarn.facade.Client`."""
-        self._web.kill(application_id, diagnostics)
-
-    # ---- submissions
 
     def prepare(self) -> None:
         """Start Hadoop's client early, in parallel with other preparations; raises the errors of :meth:`submit`."""
@@ -128,11 +99,11 @@ class YarnClient:
 
     def submit(self, application_id: str, submission: Submission) -> None:
         """See :class:`~eps.cluster.yarn.facade.Client`."""
-        self._hadoop.call("submit", application_id=application_id, submission=submission_values(submission))
+        self._hadoop.call("submit", application_id=application_id, submission=msgspec.to_builtins(submission))
 
     def close(self) -> None:
         """See :class:`~eps.cluster.yarn.facade.Client`."""
         if self._auth is not None:
             self._auth.cancel()
-        self._web.close()
+        super().close()
         self._hadoop.close()

@@ -62,9 +62,6 @@ def report_of_queue(way: Sequence[Mapping[str, Any]], *, may_submit: bool, count
     return QueueReport(
         name=str(queue["queueName"]),
         state=str(queue.get("state", "RUNNING")),
-        capacity=_share(queue, "absoluteCapacity"),
-        maximum_capacity=_share(queue, "absoluteMaxCapacity"),
-        used_capacity=_share(queue, "absoluteUsedCapacity"),
         labels=tuple(queue.get("nodeLabels") or ()),
         children=tuple(str(child["queueName"]) for child in _entries(queue, "queues", "queue")),
         largest=None if largest is None else _resource(largest),
@@ -143,9 +140,3 @@ def _resource(found: Mapping[str, Any]) -> Resource:
     others = sorted((str(each["name"]), int(each["value"])) for each in told if each["name"] not in _SIZES)
     named = tuple((name, number) for name, number in others if number)
     return Resource(int(found.get("memory") or 0), int(found.get("vCores") or 0), named)
-
-
-def _share(queue: Mapping[str, Any], name: str) -> float:
-    # The root queue's shares lack the prefix "absolute".
-    value = queue.get(name, queue.get(name.removeprefix("absolute")[:1].lower() + name.removeprefix("absolute")[1:], 0))
-    return float(value) / 100.0

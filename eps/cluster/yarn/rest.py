@@ -12,9 +12,8 @@ from __future__ import annotations
 import getpass
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from eps.cluster.yarn.queues import CALCULATOR, counts_cores, may_submit, queue_in, report_of_queue
@@ -139,8 +138,8 @@ class RestClient:
             nodes = [_node_of(node) for node in ((found.get("nodes") or {}).get("node") or [])]
         return sorted(nodes, key=lambda node: node.node)
 
-    def queue(self, name: str, user: Callable[[], str] | None = None) -> QueueReport | None:
-        """Return YARN's report on a queue for a user (default: this one); None if no queue has that name."""
+    def queue(self, name: str) -> QueueReport | None:
+        """Return YARN's report on a queue for this user; None if no queue has that name."""
         what = "look at the queues"
         found = self._call("GET", "scheduler", what)
         with _checking_format(what):
@@ -148,18 +147,9 @@ class RestClient:
             way = queue_in(info, name)
             if not way:
                 return None
-            is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(
-                way, self.user if user is None else user()
-            )
-            return report_of_queue(way, may_submit=is_open, counts_cores=self.counts_cores(info))
-
-    def counts_cores(self, info: Mapping[str, Any]) -> bool:
-        """Return whether YARN accounts for cores, from ``schedulerInfo`` of its answer to ``scheduler``."""
-        return counts_cores(info, self._calculator)
-
-    @cached_property
-    def _calculator(self) -> str:
-        return scheduler_setting(self._conf, CALCULATOR)
+            is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(way, self.user)
+            counts = counts_cores(info, scheduler_setting(self._conf, CALCULATOR))
+            return report_of_queue(way, may_submit=is_open, counts_cores=counts)
 
     def close(self) -> None:
         """Close the connections to the ResourceManagers.  Idempotent."""
@@ -288,13 +278,12 @@ def report_of(app: Mapping[str, Any]) -> ApplicationReport:
 
 
 def _node_of(node: Mapping[str, Any]) -> ClusterNode:
-    used = Resource(int(node.get("usedMemoryMB", 0)), int(node.get("usedVirtualCores", 0)))
-    free = Resource(int(node.get("availMemoryMB", 0)), int(node.get("availableVirtualCores", 0)))
+    memory_mb = int(node.get("usedMemoryMB", 0)) + int(node.get("availMemoryMB", 0))
+    vcores = int(node.get("usedVirtualCores", 0)) + int(node.get("availableVirtualCores", 0))
     return ClusterNode(
         node=str(node["id"]),
         http_address=str(node.get("nodeHTTPAddress", "")),
-        capacity=Resource(used.memory_mb + free.memory_mb, used.vcores + free.vcores),
-        used=used,
+        capacity=Resource(memory_mb, vcores),
         labels=tuple(node.get("nodeLabels") or ()),
         num_containers=int(node.get("numContainers", 0)),
         state=str(node.get("state", "RUNNING")),

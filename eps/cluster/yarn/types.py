@@ -7,11 +7,9 @@ when it grants one.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 
 class Execution(StrEnum):
@@ -165,7 +163,6 @@ class Registration:
 
     #: The largest container that YARN grants.
     largest: Resource
-    queue: str = ""
     #: Containers of earlier attempts that still run, or were never started.
     kept: tuple[Grant, ...] = ()
     #: Whether YARN accounts for cores; if not, memory alone decides what fits.
@@ -253,35 +250,6 @@ class Submission:
     keep_containers: bool = True
 
 
-def submission_values(submission: Submission) -> dict[str, Any]:
-    """Return a submission as JSON values, for :func:`submission_of`."""
-    values = asdict(submission)
-    values["launch"]["credentials"] = base64.b64encode(submission.launch.credentials).decode("ascii")
-    return values
-
-
-def submission_of(values: Mapping[str, Any]) -> Submission:
-    """Return the submission of the JSON values of :func:`submission_values`.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        The values are none of a submission.
-    """
-    launch = values["launch"]
-    files = {name: local_file_of(file) for name, file in launch["files"].items()}
-    found = Launch(**{**launch, "files": files, "credentials": base64.b64decode(launch["credentials"])})
-    others = tuple((name, number) for name, number in values["resource"]["others"])
-    resource = Resource(**{**values["resource"], "others": others})
-    return Submission(**{**values, "launch": found, "resource": resource, "tags": tuple(values["tags"])})
-
-
-def local_file_of(values: Mapping[str, Any]) -> LocalFile:
-    """Return a file from its fields, with kind and visibility as words."""
-    kinds = {"kind": FileKind(values["kind"]), "visibility": Visibility(values["visibility"])}
-    return LocalFile(**{**values, **kinds})
-
-
 @dataclass(frozen=True, slots=True)
 class ApplicationReport:
     """YARN's report on an application."""
@@ -326,7 +294,6 @@ class ClusterNode:
     #: ``host:port`` of its web page.
     http_address: str
     capacity: Resource
-    used: Resource
     labels: tuple[str, ...]
     num_containers: int
     #: One of :data:`ALL_STATES`.
@@ -340,10 +307,6 @@ class QueueReport:
     name: str
     #: RUNNING, STOPPED or DRAINING.
     state: str
-    #: Shares of the whole cluster, 0 to 1: guaranteed, at most, in use.
-    capacity: float
-    maximum_capacity: float
-    used_capacity: float
     #: Node labels that the queue may use; ``*``: all.
     labels: tuple[str, ...]
     #: Names of the queues below it; a queue with children takes no applications.

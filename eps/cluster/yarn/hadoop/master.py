@@ -93,7 +93,6 @@ class HadoopAm:
             found = self._client.registerApplicationMaster(host, jint(port), tracking_url)
             return Registration(
                 resource_of(found.getMaximumResourceCapability()),
-                str(found.getQueue() or ""),
                 tuple(self._containers.add(c) for c in found.getContainersFromPreviousAttempts() or ()),
                 "CPU" in str(found.getSchedulerResourceTypes()),
             )

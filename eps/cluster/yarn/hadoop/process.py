@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from eps.cluster.yarn.hadoop.client import HadoopClient
-from eps.cluster.yarn.types import submission_of
+from eps.cluster.yarn.types import Submission
 from eps.errors import ResourceError
 from eps.hadoop.conf import environment_configuration
 from eps.hadoop.process import serve
@@ -40,7 +42,7 @@ def answer(order: Mapping[str, Any]) -> Any:
         case "new_application":
             return client.new_application()
         case "submit":
-            client.submit(order["application_id"], submission_of(order["submission"]))
+            client.submit(order["application_id"], msgspec.convert(order["submission"], Submission))
         case other:
             raise ResourceError(f"Hadoop's client has no {other}")
     return None

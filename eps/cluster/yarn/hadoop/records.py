@@ -209,12 +209,10 @@ def _known(text: Any) -> str:
 
 def cluster_node_of(report: Any) -> ClusterNode:
     """Return a node of the cluster."""
-    used = report.getUsed()
     return ClusterNode(
         str(report.getNodeId()),
         str(report.getHttpAddress()),
         resource_of(report.getCapability()),
-        Resource(0, 0) if used is None else resource_of(used),
         tuple(sorted(str(label) for label in report.getNodeLabels() or ())),
         int(report.getNumContainers()),
         str(report.getNodeState()),
