@@ -517,9 +517,9 @@ class ClockSum(WrittenOnce):
         ndarray, float32
             Valid until the next one is requested.
         """
-        blocks, sums, compiled = self._blocks, self.sum, kernels.active()
+        blocks, sums = self._blocks, self.sum
         # As a whole: takes a third (14 keys) to half (10,000 keys) of the time of chunks.
-        if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
+        if not self.raw and 0 < sums.size <= CLOSE_KEYS:
             exact = sums / self._scales().divisors(samples)
             yield slice(0, sums.size), exact.astype(np.float32)
             return
@@ -528,14 +528,9 @@ class ClockSum(WrittenOnce):
         memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)
         for present, part in blocks.chunks(CLOSE_KEYS):
             mean = memory[: part.stop - part.start]
-            if compiled is not None:
-                first, stop = int(present[0]), int(present[-1]) + 1
-                bounds = blocks.bounds[first : stop + 1] - part.start
-                compiled.mean(sums[part], bounds, units[first:stop], float(samples), mean)
-            else:
-                exact = sums[part] * np.repeat(units[present], blocks.counts[present])
-                exact /= samples
-                np.copyto(mean, exact, casting="same_kind")
+            exact = sums[part] * np.repeat(units[present], blocks.counts[present])
+            exact /= samples
+            np.copyto(mean, exact, casting="same_kind")
             for block in present.tolist() if raw else ():
                 if block in raw:
                     place = slice(int(blocks.bounds[block]), int(blocks.bounds[block + 1]))
