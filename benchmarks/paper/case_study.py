@@ -106,7 +106,7 @@ def run(name: str, home: str) -> dict[str, Any]:
             submissions.append(scheduler.submit(e.JobSubmitted(request_of(job)), spec))
         for submission in submissions:
             scheduler.wait(submission, 300.0)
-        record, leaked = scheduler.record, scheduler.leaked()
+        record, leaked = scheduler.ask(lambda: (scheduler.registry.timeline.snapshot(), scheduler.leaked()))
         losses = {each.job_id: each.loss for each in submissions if each.loss is not None}
     return report(record, policy=name, direction=Direction.MINIMIZE, losses=losses, points={}, leaked=leaked)
 

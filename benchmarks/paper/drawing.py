@@ -24,7 +24,6 @@ COLOURS = {
     "priority": "#009E73",
     "priority-stop": "#009E73",
     "podium": "#CC79A7",
-    "gain": "#6A3D9A",
 }
 LABELS = {
     "elastic": "EPS (elastic)",
@@ -35,7 +34,6 @@ LABELS = {
     "priority": "priority",
     "priority-stop": "priority, with stopping",
     "podium": "podium (ours)",
-    "gain": "gain (ours)",
 }
 #: Style of the paper's values beside ours.
 PAPER = {"color": "black", "marker": "D", "markersize": 5, "linestyle": "none"}

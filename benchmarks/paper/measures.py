@@ -17,9 +17,8 @@ Report = Mapping[str, Any]
 #: Runs of one repeat by name (:data:`benchmarks.paper.compare.RUNS`).
 Repeat = Mapping[str, Report]
 
-#: Share of the jobs' time that kill loses in Table 2 of the paper: smallest, largest, and the mean of its models.
+#: Share of the jobs' time that kill loses in Table 2 of the paper: smallest and largest.
 KILL_LOSES = (0.21, 0.292)
-KILL_LOSES_MEAN = 0.2455
 
 #: Decisions made when a job arrives have the time of the arrival, which reports round.
 _SAME_S = 1e-5

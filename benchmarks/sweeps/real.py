@@ -61,8 +61,6 @@ from eps.errors import ConfigError
 TRIES = 2
 #: A run is void, too, if others used more cores.
 MOST_FOREIGN = 0.3
-#: Seconds around a run: processes start and end.
-_AROUND_S = 12.0
 QUICK_SIZES = (1, 4)
 
 

@@ -148,7 +148,6 @@ def fluid_sweep(setting: Setting, at: Costs) -> fluid.Sweep:
         fluid.Curve.of_efficiency(setting.efficiency),
         tuple(rung for rung in RUNGS if rung <= setting.last),
         start=(at.start_s + at.end_s) / ITERATION_S,
-        restart=(at.end_s + at.restart_s + at.start_s) / ITERATION_S,
     )
 
 

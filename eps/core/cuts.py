@@ -36,34 +36,24 @@ MARGIN = 2
 MOST_FAILURES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class LagBound:
-    """By how much the consistent clock may lag behind; 0 means any number."""
-
-    clocks: int = 0
-    seconds: float = 0.0
-
-
-NO_BOUND = LagBound()
-
-
 class Lag:
     """How far the consistent clock is behind: what the job computes again if it loses an ActivePS now.
 
     Parameters
     ----------
-    bound : LagBound
-        A cut that it needs is ordered without a pause.  If cuts take longer, the bound is missed; training goes on.
+    bound_s : float
+        By how much it may lag behind; 0: by any time.  A cut that the bound needs is ordered without a pause.  If cuts
+        take longer, the bound is missed; training goes on.
     """
 
-    def __init__(self, bound: LagBound) -> None:
-        self.bound = bound
+    def __init__(self, bound_s: float) -> None:
+        self.bound_s = bound_s
         #: The largest lag in clocks and in seconds, while ActivePSs owned partitions.
         self.largest, self.largest_s = 0, 0.0
         #: When the consistent clock was complete, or the job rolled back to it.
         self._since_s: float | None = None
         #: What the last cut took from its order to its commit.
-        self._cut_clocks, self._cut_s = 0, 0.0
+        self._cut_s = 0.0
 
     def seconds(self, now_s: float) -> float:
         """Return the seconds since the consistent clock was complete."""
@@ -80,23 +70,19 @@ class Lag:
         """Count from the time at which another clock is the consistent one, or from the next note."""
         self._since_s = since_s
 
-    def took(self, clocks: int, seconds: float) -> None:
+    def took(self, seconds: float) -> None:
         """Note what a cut took from its order to its commit."""
-        self._cut_clocks, self._cut_s = clocks, seconds
+        self._cut_s = seconds
 
-    def needs_cut(self, clocks: int, now_s: float) -> bool:
+    def needs_cut(self, now_s: float) -> bool:
         """Return whether the bound may be missed unless a cut is ordered now."""
-        most, bound_s = self.bound.clocks, self.bound.seconds
-        return bool(most and clocks + MARGIN * self._cut_clocks >= most) or bool(
-            bound_s and self.seconds(now_s) + MARGIN * self._cut_s >= bound_s
-        )
+        return self.bound_s > 0 and self.seconds(now_s) + MARGIN * self._cut_s >= self.bound_s
 
-    def missed(self, clocks: int, now_s: float) -> str:
-        """Return which bound the lag exceeds, and what a cut takes; empty if it exceeds none."""
-        found = [f"max_lag_clocks is {self.bound.clocks}"] if 0 < self.bound.clocks < clocks else []
-        if 0 < self.bound.seconds < self.seconds(now_s):
-            found.append(f"max_lag_s is {self.bound.seconds:g}")
-        return f"{', '.join(found)}, but a cut takes {self._cut_clocks} clocks, {self._cut_s:.3g} s" if found else ""
+    def missed(self, now_s: float) -> str:
+        """Return the bound that the lag exceeds, and what a cut takes; empty if it does not."""
+        if not 0 < self.bound_s < self.seconds(now_s):
+            return ""
+        return f"max_lag_s is {self.bound_s:g}, but a cut takes {self._cut_s:.3g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +103,7 @@ class Staging(Ordered[m.CutStaged]):
     backups: tuple[m.Target, ...] = ()
     #: The smallest clock of the parts; infinity without one.
     first: float = inf
-    #: The first incomplete clock and the time at which it was ordered.
-    ordered: tuple[int, float] = (0, 0.0)
+    ordered_s: float = 0.0
     #: When the clocks before were complete.
     complete_s: float | None = None
     #: When the latest partition was staged.
@@ -133,17 +118,18 @@ class Cuts:
     num_partitions : int
     iterations : int
         Clocks that the job trains.
-    bound : LagBound
+    max_lag_s : float
+        See :class:`Lag`.
     """
 
-    def __init__(self, num_partitions: int, iterations: int, bound: LagBound = NO_BOUND) -> None:
+    def __init__(self, num_partitions: int, iterations: int, max_lag_s: float = 0.0) -> None:
         self._num_partitions = num_partitions
         self._iterations = iterations
         self.committed: Committed | None = None
         self.staging: Staging | None = None
         #: How many were committed, and the bytes that were sent for them.
         self.count = self.size_bytes = 0
-        self.lag = Lag(bound)
+        self.lag = Lag(max_lag_s)
         self._next_id = 1
         self._next_s = 0.0
         #: How many failed in a row, and why the latest did.
@@ -230,9 +216,9 @@ class Cuts:
             self.staging, self._next_s = None, now_s
         if self.staging is None:
             clock = self._clock(job)
-            if clock is None or not backups or not self._is_due(job.completed, now_s):
+            if clock is None or not backups or not self._is_due(now_s):
                 return []
-            self.staging = Staging(self._next_id, clock, backups=backups, ordered=(job.completed, now_s))
+            self.staging = Staging(self._next_id, clock, backups=backups, ordered_s=now_s)
             self._latest = clock
             self._next_id, self._is_over = self._next_id + 1, False
         return list(self._pursue(self.staging, job, now_s))
@@ -246,13 +232,12 @@ class Cuts:
         """Note by how much the job would roll back now; ``completed`` is the first incomplete clock."""
         self.lag.note(completed - self.consistent_clock, now_s)
 
-    def _is_due(self, completed: int, now_s: float) -> bool:
+    def _is_due(self, now_s: float) -> bool:
         """Return whether a cut is due: the pause is over, or the lag would exceed its bound."""
         if now_s >= self._next_s:
             return True
         # A cut that failed is not retried without a pause.
-        in_order = self.committed is not None and not self._failures
-        return in_order and self.lag.needs_cut(completed - self.consistent_clock, now_s)
+        return self.committed is not None and not self._failures and self.lag.needs_cut(now_s)
 
     def _clock(self, job: CheckpointContext) -> int | None:
         """Return the clock of a cut that is ordered now: no worker has started it; None if the job ends before."""
@@ -266,7 +251,7 @@ class Cuts:
         if len(staging.parts) == self._num_partitions:
             # The results of the clocks before belong to the cut.
             if job.completed >= staging.first:
-                self._commit(staging, int(staging.first), job.completed, now_s)
+                self._commit(staging, int(staging.first), now_s)
         elif now_s - max(staging.reached_s, staging.news_s) >= PATIENCE_S:
             missing = staging.missing(self._num_partitions)
             self.abandon(f"partitions {missing} were not copied in {PATIENCE_S:g} s", now_s)
@@ -276,15 +261,14 @@ class Cuts:
             for name in receivers:
                 yield e.Send(name, order)
 
-    def _commit(self, staging: Staging, first: int, completed: int, now_s: float) -> None:
+    def _commit(self, staging: Staging, first: int, now_s: float) -> None:
         parts = [staging.parts[p] for p in range(self._num_partitions)]
         point = RestorePoint(cut_name(staging.clock), first)
         self.committed, self.staging = Committed(staging.clock, point, tuple(part.holder for part in parts)), None
         self.count, self._failures = self.count + 1, 0
         self.size_bytes += sum(part.size_bytes for part in parts)
         self._next_s = now_s + max(PAUSE_S, PAUSE_SHARE * (now_s - staging.reached_s))
-        at_clock, at_s = staging.ordered
-        self.lag.took(completed - at_clock, now_s - at_s)
+        self.lag.took(now_s - staging.ordered_s)
         self.lag.restart(staging.complete_s)
 
     def validate(self) -> None:

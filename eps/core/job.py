@@ -54,7 +54,7 @@ from math import inf
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
-from eps.core.cuts import NO_BOUND, Cuts, LagBound
+from eps.core.cuts import Cuts
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
 from eps.core.evictions import NOTICE_S, TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.hosting import Hosting
@@ -101,8 +101,8 @@ class Job:
         ``num_workers`` and ``num_servers`` are both their sum.
     stage_rule : StageRule
         How the job chooses the stage, if it has tiers.
-    lag_bound : LagBound
-        By how much the consistent clock may lag behind.
+    max_lag_s : float
+        By how much the consistent clock may lag behind; 0: by any time.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class Job:
         seed: str = "",
         tiers: Mapping[Tier, int] | None = None,
         stage_rule: StageRule = StageRule.AUTO,
-        lag_bound: LagBound = NO_BOUND,
+        max_lag_s: float = 0.0,
     ) -> None:
         limits = (num_workers, settings.num_splits, "splits"), (num_servers, settings.num_partitions, "partitions")
         for role, (number, limit, items) in zip(Role, limits, strict=True):
@@ -142,7 +142,7 @@ class Job:
         #: None if the containers of the job have one member each.
         most = settings.num_partitions, settings.num_splits
         self.hosting = None if tiers is None else Hosting(tiers, stage_rule, *most, managed=managed)
-        self.cuts = Cuts(settings.num_partitions, settings.iterations, lag_bound)
+        self.cuts = Cuts(settings.num_partitions, settings.iterations, max_lag_s)
         self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         reliable = None if tiers is None else dict.fromkeys(Role, tiers[Tier.RELIABLE])
         self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed, reliable=reliable)

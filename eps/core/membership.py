@@ -125,16 +125,6 @@ class SplitTable:
         return SplitTable(tuple(active), tuple(inactive))
 
 
-@dataclass(frozen=True, slots=True)
-class ListEntry:
-    """One line of a server list or worker list: a member's address and what it holds."""
-
-    name: MemberId
-    address: Address
-    #: Partitions of a server; active splits of a worker.
-    holds: tuple[int, ...]
-
-
 _CUT = "cut-"
 
 
@@ -199,21 +189,11 @@ class Membership:
         return self.workers if role is Role.WORKER else self.servers
 
     def holdings(self, role: Role) -> dict[MemberId, list[int]]:
-        """Return the active splits of each worker, or the partitions of each server, ascending."""
+        """Return the worker list or the server list: active splits or partitions, ascending (EPS Figs 1, 7, 9)."""
         found: dict[MemberId, list[int]] = {name: [] for name in self.of_role(role)}
         for item, name in enumerate(self.splits.active if role is Role.WORKER else self.partitions.owners):
             found[name].append(item)
         return found
-
-    def server_list(self) -> tuple[ListEntry, ...]:
-        """Return the server list: every server with its partitions (EPS Figs 1b, 7)."""
-        held = self.holdings(Role.SERVER)
-        return tuple(ListEntry(s, self.addresses[s], tuple(held[s])) for s in self.servers)
-
-    def worker_list(self) -> tuple[ListEntry, ...]:
-        """Return the worker list: every worker with its active splits (EPS Figs 1c, 9)."""
-        held = self.holdings(Role.WORKER)
-        return tuple(ListEntry(w, self.addresses[w], tuple(held[w])) for w in self.workers)
 
     def validate(self) -> None:
         """Assert the invariants of a membership (design section 3)."""

@@ -88,7 +88,6 @@ class SplitReceived:
     plan_id: int
     split: int
     size_bytes: int
-    checksum: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,23 +278,17 @@ class PlanDriver:
                 told = m.UpdateMembership(plan_id, self.plan.membership)
                 orders += [(n, told) for n in self._to_end() if n not in self.acked and n not in self.released]
             orders += [(n, release) for n in self.concerned if n not in self.released]
-            return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
+            return orders + [
+                (name, m.Shutdown("removed from the job")) for name in self.plan.removed if self.may_end(name)
+            ]
         return []
 
-    def ending(self) -> tuple[MemberId, ...]:
-        """Return the removed members that are drained and may end.
+    def may_end(self, name: MemberId) -> bool:
+        """Return whether a removed member is drained and may end.
 
         A server also waits until the workers have finished their last exchange with it.  If its answer gets lost, the
         worker repeats the request to the same server.
         """
-        drained = [name for name in self._to_end() if name in self.released]
-        if drained and not self.workers_released:
-            workers = frozenset(self.plan.going.workers)
-            drained = [name for name in drained if name in workers]
-        return tuple(drained)
-
-    def may_end(self, name: MemberId) -> bool:
-        """Return whether a member is one of :meth:`ending`."""
         if name not in self.released or name in self.exited or name in self.lost:
             return False
         return name in self.plan.going.workers or (self.workers_released and name in self.plan.going.servers)

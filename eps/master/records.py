@@ -319,8 +319,8 @@ def tiers_entry(state: Job, now_s: float) -> dict[str, Any]:
             "lag_s": round(lag_s, 3),
             "largest_lag": cuts.lag.largest,
             "largest_lag_s": round(max(cuts.lag.largest_s, lag_s), 3),
-            # Which bound the lag exceeds now, and why.
-            "lag_missed": cuts.lag.missed(completed - consistent, now_s) if lags else "",
+            # The bound that the lag exceeds now, and why.
+            "lag_missed": cuts.lag.missed(now_s) if lags else "",
             "cuts": cuts.count,
             "cut_bytes": cuts.size_bytes,
             "rolled_back": clocks_lost,

@@ -31,7 +31,6 @@ from types import MappingProxyType
 from typing import Any
 
 from eps.core import events as e
-from eps.core.cuts import LagBound
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
 from eps.core.progress import ClockHistory
@@ -367,7 +366,7 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         # Later masters restore it from the log.
         tiers=tiers,
         stage_rule=StageRule(spec.tiers.stage_rule),
-        lag_bound=LagBound(spec.tiers.max_lag_clocks, spec.tiers.max_lag_s),
+        max_lag_s=spec.tiers.max_lag_s,
         seed=f"{runtime.name} {time.time_ns()}",
     )
     state.masters.generation = generation

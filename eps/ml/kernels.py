@@ -14,7 +14,6 @@ the same at half of the keys (``round_at``)      2.38   0.76
 magnitude of each block (``largest``)            0.20   0.05
 sum at positions (``add_at``)                    1.65   0.31
 read at positions (``take``)                     0.57   0.27
-mean gradient of a clock (``mean``)              1.31   0.30
 dense ``+=``, for comparison                     0.10
 ===============================================  =====  =====
 
@@ -78,8 +77,6 @@ class Kernels:
     add_at: Callable[..., None]
     #: (values, positions, offset, out): ``out[:] = values[positions - offset]``.
     take: Callable[..., None]
-    #: (sum, bounds, units, samples, mean): ``sum * unit / samples`` by block.
-    mean: Callable[..., None]
     #: (bits of maxima, exponents, decay, following): exponents of the next clock.
     following: Callable[..., None]
 
@@ -235,7 +232,6 @@ def _compile() -> Kernels:
     rest = [types.int64, found, flags]
     dense = [bits, floats, indices, exponents, types.int64]
     sparse = [bits, floats, given(types.uint64), indices, exponents, types.int64]
-    means = [indices, given(types.float64), types.float64, taken(types.float32)]
 
     by_type: dict[str, dict[Any, Any]] = {"dense": {}, "sparse": {}}
     for number, cast in ((types.int32, np.int32), (types.int64, np.int64)):
@@ -256,7 +252,6 @@ def _compile() -> Kernels:
         largest=build(_largest, [types.void(bits, indices, found)]),
         add_at=build(_add_at, adds),
         take=build(_take, [types.void(floats, *where, taken(types.float32)) for where in places]),
-        mean=build(_mean, [types.void(given(number), *means) for number in whole]),
         following=build(_following, [types.void(bits, exponents, types.int64, taken(types.int16))]),
     )
 
@@ -356,15 +351,6 @@ def _add_at(total: Any, positions: Any, offset: int, part: Any) -> None:
 def _take(values: Any, positions: Any, offset: int, out: Any) -> None:
     for i in range(positions.size):
         out[i] = values[positions[i] - offset]
-
-
-def _mean(total: Any, bounds: Any, units: Any, samples: float, mean: Any) -> None:
-    for block in range(units.size):
-        part = total[bounds[block] : bounds[block + 1]]
-        target = mean[bounds[block] : bounds[block + 1]]
-        unit = units[block]
-        for i in range(part.size):
-            target[i] = np.float32(np.float64(part[i]) * unit / samples)
 
 
 def _following(bits: Any, exponents: Any, decay: int, following: Any) -> None:

@@ -8,7 +8,7 @@ iteration it is computed from counts of binned scores, which add up, and at the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,24 +93,6 @@ class EvalSums:
         positive, negative = _binned(scores, y == 1) if task == "binary" else ((), ())
         return cls(task, len(y), loss_sum, int(hit.sum()), 0.0, 0.0, tp_, fp, fn, positive, negative)
 
-    def plus(self, other: EvalSums) -> EvalSums:
-        """Return the sums over both shards."""
-        return EvalSums(
-            self.task,
-            self.n + other.n,
-            self.loss_sum + other.loss_sum,
-            self.correct + other.correct,
-            self.squared_error_sum + other.squared_error_sum,
-            self.absolute_error_sum + other.absolute_error_sum,
-            _added(self.tp, other.tp),
-            _added(self.fp, other.fp),
-            _added(self.fn, other.fn),
-            _added(self.positive, other.positive),
-            _added(self.negative, other.negative),
-            self.label_sum + other.label_sum,
-            self.label_square_sum + other.label_square_sum,
-        )
-
     def to_vector(self) -> tuple[float, ...]:
         """Return the sums as numbers that add up element by element; counts are exact below 2^53."""
         scalars = (self.n, self.loss_sum, self.correct, self.squared_error_sum, self.absolute_error_sum)
@@ -187,14 +169,6 @@ def summary_names(task: Task) -> tuple[str, ...]:
     return ("loss", "accuracy", "precision", "recall", "f1", "auc") if task == "binary" else ("loss", "accuracy", "f1")
 
 
-def merged(parts: Iterable[tuple[int, EvalSums]]) -> EvalSums | None:
-    """Return the sums over (split, sums) pairs, added in split order; None if there are none."""
-    result: EvalSums | None = None
-    for _, sums in sorted(parts, key=lambda item: item[0]):
-        result = sums if result is None else result.plus(sums)
-    return result
-
-
 def exact_metrics(task: Task, scores: Float32Array, y: Targets) -> dict[str, float]:
     """Return the metrics of a whole set: :meth:`EvalSums.summary`, and ``auc`` (binary) or ``r2`` (regression).
 
@@ -230,16 +204,6 @@ def area_under_curve(scores: Float32Array | Float64Array, positive: BoolArray) -
     return (rank_sum - num_positive * (num_positive + 1) / 2.0) / (num_positive * num_negative)
 
 
-def primary_metric(task: Task) -> str:
-    """Return the metric by which jobs of a task are compared."""
-    return "rmse" if task == "regression" else "accuracy"
-
-
-def higher_is_better(metric: str) -> bool:
-    """Return whether larger values of the metric are better."""
-    return metric not in MINIMIZED
-
-
 def _binned(scores: Float32Array, positive: BoolArray) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return how many positive and negative rows have a score in each bin; NaN counts as 0."""
     finite = np.clip(np.nan_to_num(scores.astype(np.float64), nan=0.0), -1e30, 1e30)
@@ -257,7 +221,3 @@ def _area_of_bins(positive: Sequence[int], negative: Sequence[int]) -> float:
         area += above * (below + others / 2)
         below += others
     return area / (sum(positive) * below)
-
-
-def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(x + y for x, y in zip(a, b, strict=True))

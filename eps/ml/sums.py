@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from eps.errors import DIVERGED, ProtocolError, TrainingError
 from eps.ml import kernels
-from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
+from eps.ml.arrays import Float32Array, Int16Array, Int64Array
 from eps.ml.grid import (
     CHUNK_KEYS,
     GROWTH_BITS,
@@ -495,34 +495,31 @@ class ClockSum(WrittenOnce):
         return found
 
     def quotient(self, samples: int) -> Quotient | None:
-        """Return ``total / samples`` in unevaluated form; None if there are raw blocks."""
+        """Return the sum divided by ``samples`` in unevaluated form; None if there are raw blocks."""
         if self.raw:
             return None
         return Quotient(*self.terms(), self._blocks.bounds, self.exponents, self.grid.shift, float(samples))
 
-    def means(self, samples: int, keys: Int64Array | None = None) -> Iterator[tuple[slice, Float32Array]]:
-        """Yield ``total / samples`` as float32 in chunks, so that the caller finds each in the cache.
+    def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
+        """Yield the sum over all splits, raw blocks included, divided by ``samples``: float32, in chunks.
+
+        The caller finds each chunk in the cache.
 
         Parameters
         ----------
         samples : int
             At least 1.
-        keys : ndarray of int64, sorted, or None
-            Global keys; None means those of the sum.
 
         Yields
         ------
         slice
-            Positions in the sum, or in ``keys``.
+            Positions in the sum.
         ndarray, float32
             Valid until the next one is requested.
         """
-        if keys is not None:
-            yield from self.over(keys).means(samples)
-            return
-        blocks, sums, compiled = self._blocks, self.sum, kernels.active()
+        blocks, sums = self._blocks, self.sum
         # As a whole: takes a third (14 keys) to half (10,000 keys) of the time of chunks.
-        if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
+        if not self.raw and 0 < sums.size <= CLOSE_KEYS:
             exact = sums / self._scales().divisors(samples)
             yield slice(0, sums.size), exact.astype(np.float32)
             return
@@ -531,14 +528,9 @@ class ClockSum(WrittenOnce):
         memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)
         for present, part in blocks.chunks(CLOSE_KEYS):
             mean = memory[: part.stop - part.start]
-            if compiled is not None:
-                first, stop = int(present[0]), int(present[-1]) + 1
-                bounds = blocks.bounds[first : stop + 1] - part.start
-                compiled.mean(sums[part], bounds, units[first:stop], float(samples), mean)
-            else:
-                exact = sums[part] * np.repeat(units[present], blocks.counts[present])
-                exact /= samples
-                np.copyto(mean, exact, casting="same_kind")
+            exact = sums[part] * np.repeat(units[present], blocks.counts[present])
+            exact /= samples
+            np.copyto(mean, exact, casting="same_kind")
             for block in present.tolist() if raw else ():
                 if block in raw:
                     place = slice(int(blocks.bounds[block]), int(blocks.bounds[block + 1]))
@@ -547,15 +539,6 @@ class ClockSum(WrittenOnce):
                         exact += one.values
                     mean[place.start - part.start : place.stop - part.start] = exact / samples
             yield part, mean
-
-    def total(self, keys: Int64Array | None = None) -> Float64Array:
-        """Return the sum over all splits, float64, over the partition or at some global keys."""
-        if self.keys is not None:
-            return self.over(None).total(keys)
-        if keys is None:
-            return total(self.grid, self.exponents, self.sum, self.raw, self.start_key)
-        blocks = Blocks(self.grid.block_keys, self.start_key, self.length, keys)
-        return _total(self.grid, self.exponents, self.sum[keys - self.start_key], self._raw_at(keys), blocks)
 
     def next_exponents(self, clock: int) -> Int16Array:
         """Return the exponents of the clock after ``clock``; call once everything was added."""
@@ -596,49 +579,6 @@ class ClockSum(WrittenOnce):
             a, b = np.searchsorted(keys, (first + self.start_key, stop + self.start_key))
             chosen.append(raw._replace(values=raw.values[keys[a:b] - (first + self.start_key)]))
         return chosen
-
-
-def total(
-    grid: Grid,
-    exponents: Int16Array,
-    int_sum: IntegerArray,
-    raw: Iterable[tuple[int, int, Float32Array]],
-    start_key: int = 0,
-    keys: Int64Array | None = None,
-    length: int | None = None,
-) -> Float64Array:
-    """Return ``int_sum * 2^E`` plus the raw blocks, which are added in split order.
-
-    Parameters
-    ----------
-    int_sum : ndarray of the grid's type
-        Over a range, or over ``keys``.
-    raw : iterable of (split, block, values)
-        Over the same keys as ``int_sum``, in any order.
-    length : int, optional
-        Keys in the range; needed with ``keys``.
-
-    Returns
-    -------
-    ndarray of float64, like ``int_sum``
-    """
-    if length is None:
-        length = int_sum.size if keys is None else exponents.size * grid.block_keys
-    blocks = Blocks(grid.block_keys, start_key, length, keys)
-    return _total(grid, exponents, int_sum, (RawBlock(*block) for block in raw), blocks)
-
-
-def _total(
-    grid: Grid, exponents: Int16Array, int_sum: IntegerArray, raw: Iterable[RawBlock], blocks: Blocks
-) -> Float64Array:
-    unit = np.ldexp(1.0, grid.unit_exponents(exponents))
-    result: Float64Array = int_sum * np.repeat(unit, blocks.counts)
-    for split, block, values in sorted(raw, key=lambda item: (item.split, item.block)):
-        place = result[blocks.bounds[block] : blocks.bounds[block + 1]]
-        if values.size != place.size:
-            raise ProtocolError(f"split {split} has {values.size} values of block {block}, which has {place.size}")
-        place += values
-    return result
 
 
 def _by_block(raw: Iterable[RawBlock]) -> dict[int, list[RawBlock]]:

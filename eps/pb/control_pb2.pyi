@@ -138,18 +138,16 @@ class PartitionCaughtUp(_message.Message):
     def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
 
 class SplitReceived(_message.Message):
-    __slots__ = ("name", "plan_id", "split", "size_bytes", "checksum")
+    __slots__ = ("name", "plan_id", "split", "size_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     name: str
     plan_id: int
     split: int
     size_bytes: int
-    checksum: str
-    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., split: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., split: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class TransferFailed(_message.Message):
     __slots__ = ("name", "plan_id", "message", "target")

@@ -18,7 +18,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership, cut_clock
 from eps.core.server_state import ServerState
-from eps.core.types import MemberId
+from eps.core.types import MemberId, Role
 from eps.errors import ProtocolError, StorageError, TransferError
 from eps.net.arrays.api import Message, Peers, ReplyTo, Van
 from eps.net.messages import exchange as x
@@ -131,8 +131,8 @@ class ServerShell:
             self._state.name,
             membership.version,
             membership.from_clock,
-            {entry.name: entry.holds for entry in membership.server_list()},
-            {entry.name: entry.holds for entry in membership.worker_list()},
+            membership.holdings(Role.SERVER),
+            membership.holdings(Role.WORKER),
             clocks,
         )
 

@@ -234,7 +234,7 @@ class Runtime:
 
 #: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
 _HOW_IT_RUNS = frozenset(
-    "workers servers reliable transient stage_rule max_lag_clocks max_lag_s max_containers start_with at tls van "
+    "workers servers reliable transient stage_rule max_lag_s max_containers start_with at tls van "
     "exchange_timeout_s on_divergence eval_every checkpoint_every keep checkpoint_dir on image memory_mb vcores "
     "resource queue priority lifetime_s acl tags label execution python container_timeout_s engine_timeout_s "
     "grow_back_s skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()

@@ -201,16 +201,15 @@ class Tiers(Table, frozen=True):
         "a fixed stage: 1 (reliable containers), 2 (half of the transient ones) or 3 (as 2, reliable ones do not work)",
         "NAME",
     ] = "auto"
-    max_lag_clocks: Annotated[
-        int,
-        Meta(ge=0, le=MOST_NUMBER),
-        "stages 2 and 3: most iterations that the job computes again if a transient container fails; the copies on "
-        "reliable ones are updated often enough for that, if the network allows; 0: no limit",
-    ] = 0
-    max_lag_s: Annotated[float, Meta(ge=0), "the same in seconds of training; 0: no limit"] = MAX_LAG_S
+    max_lag_s: Annotated[
+        float,
+        Meta(ge=0),
+        "stages 2 and 3: most seconds of training that the job computes again if a transient container fails; the "
+        "copies on reliable ones are updated often enough for that, if the network allows; 0: no limit",
+    ] = MAX_LAG_S
 
     def check(self) -> None:
-        for name, default in (("stage_rule", "auto"), ("max_lag_clocks", 0), ("max_lag_s", MAX_LAG_S)):
+        for name, default in (("stage_rule", "auto"), ("max_lag_s", MAX_LAG_S)):
             value = getattr(self, name)
             if value != default and not self.reliable:
                 raise ConfigError(

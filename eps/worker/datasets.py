@@ -112,8 +112,8 @@ class Datasets:
             for split in [s for s in self._active if s not in splits]:
                 del self._active[split]
 
-    def receive(self, plan_id: int, split: int, content: bytes | memoryview) -> tuple[int, str]:
-        """Store a split from another worker in the inactive dataset; return (size_bytes, checksum).
+    def receive(self, plan_id: int, split: int, content: bytes | memoryview) -> int:
+        """Store a split from another worker in the inactive dataset; return its size in bytes.
 
         Raises
         ------
@@ -132,11 +132,7 @@ class Datasets:
             if not self.holds(split):
                 write_bytes_atomic(self.path(split), bytes(content), sync=False)
                 self._brought[split] = plan_id
-        return len(content), found
-
-    def checksum(self, split: int) -> str:
-        """Return the checksum of a split's file, recorded when the data was split."""
-        return self._runtime.shape.split_checksums[split]
+        return len(content)
 
     def content(self, split: int) -> bytes:
         """Return the bytes of a split's file."""

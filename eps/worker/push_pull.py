@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from eps.core.membership import Membership
-from eps.core.types import Address, MemberId
+from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.messages.codec import membership_from_pb
@@ -107,8 +107,8 @@ class PushPull:
             self.state.name,
             membership.version,
             membership.from_clock,
-            {entry.name: entry.holds for entry in membership.server_list()},
-            {entry.name: entry.holds for entry in membership.worker_list()},
+            membership.holdings(Role.SERVER),
+            membership.holdings(Role.WORKER),
             self.state.memberships.clock_list(self.clocks),
         )
 

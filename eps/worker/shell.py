@@ -94,7 +94,7 @@ class SplitTransfers:
         except (EpsError, OSError) as error:
             self._failed(plan_id, f"split {split} could not be read: {error}")
             return
-        self._report(m.SplitReceived(self._name, plan_id, split, 0, self._datasets.checksum(split)))
+        self._report(m.SplitReceived(self._name, plan_id, split, 0))
 
     def _failed(self, plan_id: int, message: str) -> None:
         logger.warning("W[%s] %s", self._name, message)
@@ -115,10 +115,10 @@ class SplitTransfers:
         if header.WhichOneof("kind") != "split_copy" or len(message.arrays) != 1:
             raise ProtocolError(f"a worker does not answer messages of kind {header.WhichOneof('kind')!r}")
         copy = header.split_copy
-        size_bytes, checksum = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
+        size_bytes = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
         # Read now, because it becomes active soon: then the first clock does not wait for the disk.
         self._datasets.activate(copy.split)
-        return m.SplitReceived(self._name, copy.plan_id, copy.split, size_bytes, checksum)
+        return m.SplitReceived(self._name, copy.plan_id, copy.split, size_bytes)
 
 
 class Disk(Protocol):

@@ -48,7 +48,7 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
             value = not field.default
         if value is None:
             value = {int: 11, float: 0.5, str: "x"}[type(field.default)]
-        if field.name in ("test", "fold", "transient", "stage_rule", "max_lag_clocks", "max_lag_s"):
+        if field.name in ("test", "fold", "transient", "stage_rule", "max_lag_s"):
             # Not without others.
             continue
         flag = "--" + field.name.replace("_", "-")

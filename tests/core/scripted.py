@@ -194,7 +194,7 @@ class ScriptedMaster:
         for move in transfer.split_moves:
             # A copy that is there is only read.
             size_bytes = 100 if move.sends_bytes else 0
-            self.report(m.SplitReceived(move.target, plan_id, move.item, size_bytes, "sum"))
+            self.report(m.SplitReceived(move.target, plan_id, move.item, size_bytes))
 
     def acknowledge_membership(self) -> None:
         driver = self.driver

@@ -10,7 +10,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import RESEND_S, CheckpointContext
-from eps.core.cuts import MOST_FAILURES, PATIENCE_S, PAUSE_S, PAUSE_SHARE, Cuts, LagBound
+from eps.core.cuts import MOST_FAILURES, PATIENCE_S, PAUSE_S, PAUSE_SHARE, Cuts
 from eps.core.members import Member
 from eps.core.membership import Membership, PartitionTable, SplitTable, cut_name
 from eps.core.recovery import Inquiry, Loss, Recovery, RestorePoint, cut_owners, roll_back
@@ -402,10 +402,10 @@ def test_the_lag_counts_from_the_completion_of_the_clock_although_its_copies_tak
     assert driver.cuts.lag.seconds(driver.now_s + 1.0) == 0.0, "nothing can be lost"
 
 
-def bounded(clocks: int = 0, seconds: float = 0.0, took_s: float = 0.0) -> Driver:
+def bounded(max_lag_s: float, took_s: float) -> Driver:
     """Return cuts with a bound after a first one, which took this long from its order, and twelve clocks."""
     driver = Driver()
-    driver.cuts = Cuts(PARTITIONS, ITERATIONS, LagBound(clocks, seconds))
+    driver.cuts = Cuts(PARTITIONS, ITERATIONS, max_lag_s)
     driver.advance()
     assert driver.cuts.staging is not None
     driver.completed, driver.horizon = driver.cuts.staging.clock + 1, driver.cuts.staging.clock + LOOKAHEAD
@@ -418,34 +418,23 @@ def bounded(clocks: int = 0, seconds: float = 0.0, took_s: float = 0.0) -> Drive
     return driver
 
 
-def test_a_cut_is_ordered_before_the_end_of_the_pause_if_the_lag_would_exceed_its_bound_in_seconds() -> None:
-    driver = bounded(seconds=40.0, took_s=10.0)
+def test_a_cut_is_ordered_before_the_end_of_the_pause_if_the_lag_would_exceed_its_bound() -> None:
+    driver = bounded(40.0, took_s=10.0)
     # The copies took 10 s, so the lag is 10 s; the pause would be 40 s.
     assert not driver.advance(9.9) and driver.cuts.staging is None
     assert driver.advance(0.2) and driver.cuts.staging is not None, "the next cut may take twice 10 s"
 
 
-def test_a_cut_is_ordered_before_the_end_of_the_pause_if_the_lag_would_exceed_its_bound_in_clocks() -> None:
-    driver = bounded(clocks=40, took_s=10.0)
-    # The lag is 8 clocks, and the cut took 12.
-    driver.completed, driver.horizon = 29, 31
-    assert not driver.advance(0.1) and driver.cuts.staging is None
-    driver.completed, driver.horizon = 30, 32
-    assert driver.advance() and driver.cuts.staging is not None
-
-
 def test_cuts_that_take_longer_than_the_bound_follow_each_other_without_a_pause_and_the_miss_is_told() -> None:
-    driver = bounded(seconds=9.0, took_s=10.0)
+    driver = bounded(9.0, took_s=10.0)
     assert driver.cuts.staging is None and driver.advance() and driver.cuts.staging is not None
     lag, now_s = driver.cuts.lag, driver.now_s
-    assert lag.missed(8, now_s) == "max_lag_s is 9, but a cut takes 12 clocks, 10 s"
-    assert lag.missed(8, now_s - 1.0) == ""
+    assert lag.missed(now_s) == "max_lag_s is 9, but a cut takes 10 s"
+    assert lag.missed(now_s - 1.0) == ""
     driver.fail()
     assert not driver.advance() and driver.cuts.staging is None, "one that fails is not repeated at once"
     assert driver.advance(PAUSE_S)
-    both = bounded(5, 9.0, 10.0)
-    assert both.cuts.lag.missed(6, now_s).startswith("max_lag_clocks is 5, max_lag_s is 9, but")
-    assert both.cuts.lag.missed(5, now_s - 2.0) == "" == bounded(took_s=10.0).cuts.lag.missed(99, now_s + 99.0)
+    assert bounded(0.0, took_s=10.0).cuts.lag.missed(now_s + 99.0) == ""
 
 
 def test_a_rollback_to_the_cut_keeps_it_and_the_next_one_is_beyond_it(driver: Driver) -> None:

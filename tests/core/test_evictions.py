@@ -120,7 +120,7 @@ def test_partition_and_split_of_one_number_are_told_apart() -> None:
     master.acknowledge_lists()
     plan, transfer = master.driver.plan, master.driver.transfer
     for move in transfer.split_moves:
-        master.report(m.SplitReceived(move.target, plan.turn, move.item, 100, "sum"))
+        master.report(m.SplitReceived(move.target, plan.turn, move.item, 100))
     waits = master.driver.missing()
 
     assert {v.item for v in transfer.partition_moves} & {v.item for v in transfer.split_moves}

@@ -100,7 +100,7 @@ def test_a_removal_is_proposed_stepped_committed_after_the_horizon_and_released(
         plans.flight.hear(m.ListsUpdated(name, plan.turn))
     step()
     for move in driver.transfer.split_moves:
-        plans.flight.hear(m.SplitReceived(move.target, plan.turn, move.item, 10, "sum"))
+        plans.flight.hear(m.SplitReceived(move.target, plan.turn, move.item, 10))
     step()
     assert plan.commit_clock == 8 and plan.membership is not None and plan.membership.workers == WORKERS[:2]
     assert plans.flight.turn_of_membership() == plan.turn and plans.flight.leaving() == ("worker-3",)

@@ -181,7 +181,7 @@ def test_inactive_copy_is_loaded_before_the_commit_and_nothing_is_sent() -> None
     assert loads == [(w, m.LoadSplits(plan.plan_id, (s,))) for s, w in sorted(returned.items(), key=lambda i: i[1])]
     assert plan.phase is Phase.LISTS_UPDATED, "not before they are in memory"
     for split, worker in returned.items():
-        master.report(m.SplitReceived(worker, plan.plan_id, split, 0, "sum"))
+        master.report(m.SplitReceived(worker, plan.plan_id, split, 0))
     assert plan.phase is Phase.COMMITTED
     assert (grown.bytes_moved > 0, plan.bytes_moved) == (True, 0)
 
@@ -192,7 +192,7 @@ def test_load_is_ordered_again_only_for_the_splits_that_are_missing() -> None:
     plan = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
     first, second = (move for move in master.driver.transfer.split_moves)
     master.acknowledge_lists()
-    master.report(m.SplitReceived(first.target, plan.plan_id, first.item, 0, "sum"))
+    master.report(m.SplitReceived(first.target, plan.plan_id, first.item, 0))
     master.sent(object)
 
     master.tick()

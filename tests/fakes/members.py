@@ -95,10 +95,10 @@ class FakeMember:
         elif kind == "send_splits":
             for each in order.send_splits.transfers:
                 plan_id = order.send_splits.plan_id
-                self._others[each.target].say(m.SplitReceived(each.target, plan_id, each.item, 100, "sum"))
+                self._others[each.target].say(m.SplitReceived(each.target, plan_id, each.item, 100))
         elif kind == "load_splits":
             for item in order.load_splits.splits:
-                self.say(m.SplitReceived(name, order.load_splits.plan_id, item, 0, "sum"))
+                self.say(m.SplitReceived(name, order.load_splits.plan_id, item, 0))
         elif kind == "release_plan":
             self.say(m.PlanReleased(name, order.release_plan.plan_id))
 

@@ -172,7 +172,7 @@ def test_reports_that_may_be_lost_are_said_again_to_the_next_master_in_order(cas
     first = cast(StandIn(1))
     member = cast(Member(first.place))
     assert member.welcome().name == "worker-1"
-    said = [clock_report(0), m.ListsUpdated("worker-1", 1), clock_report(1), m.SplitReceived("worker-1", 1, 3, 9, "x")]
+    said = [clock_report(0), m.ListsUpdated("worker-1", 1), clock_report(1), m.SplitReceived("worker-1", 1, 3, 9)]
     for report in said:
         member.session.report(report)
     assert first.reports(4) == said
@@ -190,7 +190,7 @@ def test_what_the_master_has_recorded_is_not_said_again(cast: Cast) -> None:
     member = cast(Member(first.place))
     for clock in range(4):
         member.session.report(clock_report(clock))
-    member.session.report(m.SplitReceived("worker-1", 5, 3, 9, "x"))
+    member.session.report(m.SplitReceived("worker-1", 5, 3, 9))
     first.reports(5)
     first.sessions.send("worker-1", m.GrantHorizon(9, 3, 1))
     first.sessions.send("worker-1", m.ReleasePlan(5))

@@ -11,7 +11,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.job import Job
-from eps.core.membership import ListEntry, Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
 from eps.core.partition_state import Holding
 from eps.core.planner import (
     PARTITION_TAKE_RULE,
@@ -97,18 +97,11 @@ def test_figure_1_worker_list_and_server_list_say_who_holds_what() -> None:
     """§2.2, Fig. 1: the data in splits over workers, the parameters in partitions over servers."""
     job = job_of_figure_4()
 
-    servers, workers = job.server_list(), job.worker_list()
+    servers, workers = job.holdings(Role.SERVER), job.holdings(Role.WORKER)
 
-    assert servers == (
-        ListEntry(S1, at(S1), p(1, 2)),
-        ListEntry(S2, at(S2), p(3, 4)),
-        ListEntry(S3, at(S3), p(5, 6)),
-    )
-    assert workers == (
-        ListEntry(W1, at(W1), p(1, 2, 3)),
-        ListEntry(W2, at(W2), p(4, 5, 6)),
-        ListEntry(W3, at(W3), p(7, 8, 9)),
-    )
+    assert servers == {S1: [*p(1, 2)], S2: [*p(3, 4)], S3: [*p(5, 6)]}
+    assert workers == {W1: [*p(1, 2, 3)], W2: [*p(4, 5, 6)], W3: [*p(7, 8, 9)]}
+    assert all(job.addresses[name] == at(name) for name in (*servers, *workers))
 
 
 def test_figure_1b_worker_computes_its_splits_of_a_clock_when_the_servers_reached_it() -> None:
@@ -368,7 +361,7 @@ def test_sentence_removed_server_is_in_no_list_afterwards() -> None:
 
     master.carry_out(Change(Operation.REMOVE_SERVERS, 1, (S3,)))
 
-    assert [entry.name for entry in master.membership.server_list()] == [S1, S2]
+    assert list(master.membership.holdings(Role.SERVER)) == [S1, S2]
     worker = Duties(W1, SETTINGS)
     worker.on_membership(master.membership)
     assert set(worker.memberships.clock_list({})) == {S1, S2}

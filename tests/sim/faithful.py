@@ -334,7 +334,7 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
     def load(self, plan_id: int, split: int) -> None:
         assert split in self.disk, f"{self.name} shall load split {split}, which it lacks"
         # On a thread of its own, while orders are taken.
-        received = m.SplitReceived(self.name, plan_id, split, 0, str(split))
+        received = m.SplitReceived(self.name, plan_id, split, 0)
         self.net.after(self.net.delay_s(), lambda: self.report(received) if self.alive else None)
 
     def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
@@ -346,5 +346,5 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
         # A master that dies may take the abort of an earlier plan with it: then the split of that plan is still here.
         aborted = held and self.job.plan_of(held).phase is Phase.ABORTED
         assert held == body.plan_id or aborted, f"{self.name} is sent split {body.split}, which it has from plan {held}"
-        self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
+        self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8))
         reply(Done())

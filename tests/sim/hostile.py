@@ -262,7 +262,7 @@ class HostileWorker(HostileProcess, SimWorker):
             case m.LoadSplits(plan_id, splits):
                 for split in splits if plan_id not in self.closed else ():
                     assert split in self.disk, f"{self.name} shall load split {split}, which it lacks"
-                    self.report(m.SplitReceived(self.name, plan_id, split, 0, str(split)))
+                    self.report(m.SplitReceived(self.name, plan_id, split, 0))
                 return
         super().on_order(order)
         if self.state.memberships.incarnation > incarnation:
@@ -285,4 +285,4 @@ class HostileWorker(HostileProcess, SimWorker):
             assert stale or late, f"{self.name} is sent split {body.split}, which it has from plan {held}"
         # What no plan brought is not that plan's to take away.
         self.disk[body.split] = max(held, body.plan_id) if held else 0
-        self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
+        self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8))

@@ -15,7 +15,6 @@ from random import Random
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.cuts import NO_BOUND, LagBound
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
 from eps.core.members import container_of, seat_of
@@ -92,8 +91,8 @@ class SimJob:
         Number of containers of each tier: each has a worker and a server.
     stage_rule : StageRule
         How the job with tiers chooses the stage.
-    lag_bound : LagBound
-        By how much its consistent clock may lag behind.
+    max_lag_s : float
+        By how much its consistent clock may lag behind; 0: by any time.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class SimJob:
         managed: bool = False,
         tiers: Mapping[Tier, int] | None = None,
         stage_rule: StageRule = StageRule.AUTO,
-        lag_bound: LagBound = NO_BOUND,
+        max_lag_s: float = 0.0,
     ) -> None:
         self.seed = seed
         self.settings = settings
@@ -128,7 +127,7 @@ class SimJob:
             managed=managed,
             tiers=tiers,
             stage_rule=stage_rule,
-            lag_bound=lag_bound,
+            max_lag_s=max_lag_s,
         )
         self.counted: Counter[str] = Counter()
         self.answers: dict[str, e.Answer] = {}

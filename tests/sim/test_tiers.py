@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from eps.core import events as e
-from eps.core.cuts import LagBound
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.tiers import Stage, StageRule
@@ -115,7 +114,7 @@ def failing_job(
         "fails": random.choice((0.0, 0.02, 0.1)),
         "fails_after_cut": random.choice((0.4, 0.8)),
         "reliable": random.choice((0.0, 0.0, 0.3)),
-        "lag_bound": LagBound(random.choice((0, 0, 8)), random.choice((0.0, 0.0, 0.5))),
+        "max_lag_s": random.choice((0.0, 0.0, 0.5)),
     }
     count = sum(tiers.values())
     makes: Callable[..., TieredJob] = TieredJob
