@@ -53,7 +53,6 @@ from hscheduler.core.state import Scheduler
 from hscheduler.live.sweep import SWEEP
 from hscheduler.page import LiveReports
 from hscheduler.record.log import LogRecord
-from hscheduler.reports.metrics import metrics_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service
 from hscheduler.spec import Spec
@@ -318,7 +317,7 @@ def store_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None
 
 def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
     """Serve a service's page to YARN's proxy, with relative links; parameters as of :class:`ProxiedServer`."""
-    live = LiveReports(lambda: metrics_text(service.observer.view.look()))
+    live = LiveReports(lambda: service.metrics())
     live.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
     return ProxiedServer(host, live.pages, viewer)
 

@@ -5,6 +5,7 @@ Times are seconds since the scheduler began.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from hscheduler.core.use import Use
 CURVE_POINTS = 200
 #: Points of the cluster's history.
 CLUSTER_POINTS = 400
+#: Upper bounds of the histogram of early-feedback latencies, seconds.
+LATENCY_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 #: Entries of the history of job numbers and of decisions that :meth:`Timeline.forget` keeps.
 LATEST_NUMBERS = 2_000
 LATEST_DECISIONS = 500
@@ -116,6 +119,10 @@ class Timeline:
         self.end_s = 0.0
         #: From and to: times at which no scheduler ran.
         self.down: list[tuple[float, float]] = []
+        #: Latencies of early feedback, also of forgotten jobs: how many by :data:`LATENCY_BOUNDS_S`, then those above
+        #: all bounds; and their sum, seconds.
+        self.latencies = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.latency_sum_s = 0.0
         self._busy_vcore_s = 0.0
         self._vcore_s = 0.0
         self._used = self._vcores = 0
@@ -173,6 +180,7 @@ class Timeline:
             if not sweep or trial.sweep == sweep
         }
         other.decisions, other.numbers = list(self.decisions), list(self.numbers)
+        other.latencies = list(self.latencies)
         other.cluster, other.down = self.cluster.copy(), list(self.down)
         return other
 
@@ -231,20 +239,26 @@ class Timeline:
                     if trial.values.last is None or of > trial.values.last[1]:
                         trial.values.add((max(trial.arrived_s, now_s - ago_s), of, value))
             case e.FeedbackGiven(_, value):
-                if trial.feedback_s is None:
-                    trial.feedback_s, trial.feedback = now_s, value
+                self._feedback_came(now_s, trial, value)
             case e.RungReached(_, iteration, value):
                 # A job that was paused reports the rungs again that it passed before it stopped.
                 if not trial.rungs or iteration > trial.rungs[-1][1]:
                     trial.rungs.append((now_s, iteration, value))
             case e.JobEnded(_, _, _, feedback) if feedback is not None and trial.feedback_s is None:
-                trial.feedback_s, trial.feedback = now_s, feedback
+                self._feedback_came(now_s, trial, feedback)
                 trial.sizes.append((now_s, *job.size))
             case e.GrowthDone() | e.ContainersGone() if job.phase.runs:
                 trial.resizes += 1
                 self._note_size(now_s, trial, job)
             case e.JobStarted() | e.GrowthDone() | e.GrowthFailed() | e.ContainersGone() | e.JobEnded():
                 self._note_size(now_s, trial, job)
+
+    def _feedback_came(self, now_s: float, trial: TrialRecord, value: float) -> None:
+        if trial.feedback_s is None:
+            trial.feedback_s, trial.feedback = now_s, value
+            latency_s = now_s - trial.arrived_s
+            self.latencies[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+            self.latency_sum_s += latency_s
 
     @staticmethod
     def _take_use(now_s: float, event: e.JobEvent, use: Use) -> None:

@@ -25,6 +25,7 @@ from eps.errors import ConfigError, ResourceError, StorageDeniedError, StorageEr
 from hscheduler.core import events as e
 from hscheduler.core.cohort import Rule
 from hscheduler.core.decisions import Policy
+from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.record.api import Entry, Header, SchedulerRecord
@@ -156,8 +157,7 @@ class Recorder:
         registry: Registry,
         policy: Policy,
         rules: Mapping[str, Rule],
-        look_back: Callable[[Registry], None],
-        take: Callable[[Registry, Entry, list[e.Command]], None],
+        take: Callable[[Entry, list[e.Command], Scheduler], None],
     ) -> Registry:
         """Return the registry to which the record leads.
 
@@ -168,10 +168,8 @@ class Recorder:
         policy : Policy
         rules : mapping
             Name -> stopping rule.
-        look_back : callable
-            Called with the registry before the first entry.
         take : callable
-            Called after each entry with the registry, the entry and the commands that followed from it.
+            Called after each entry with the entry, the commands that followed from it and the state.
 
         Raises
         ------
@@ -183,7 +181,6 @@ class Recorder:
             if (snapshot := self._record.snapshot()) is not None:
                 registry = Registry.of_snapshot(snapshot, policy, rules)
             self._registry = registry
-            look_back(registry)
             for entry in self._record.entries():
                 where = f"{type(entry.event).__name__} at {entry.at_s:.3f} s"
                 outstanding = registry.outstanding
@@ -191,7 +188,7 @@ class Recorder:
                     led = f"{outstanding.given}" if outstanding.given != entry.given else "other orders"
                     told = f"the record notes {entry.given} orders before {where}, but its events lead to {led}"
                     raise StorageError(f"{self._record.where}: {told}")
-                take(registry, entry, registry.take(entry)[0])
+                take(entry, registry.take(entry)[0], registry.state)
         except StorageError:
             raise
         except Exception as error:

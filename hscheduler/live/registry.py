@@ -251,8 +251,11 @@ class LookUps:
 
     def num_over(self, sweep: str) -> int:
         """Return how many jobs of a sweep are over; a job that is leaving at this moment may be missing."""
-        left = 0 if self._rows is None else self._rows.num_jobs(sweep)
-        return left + sum(each.is_over for each in self.current(sweep))
+        return self.num_left(sweep) + sum(each.is_over for each in self.current(sweep))
+
+    def num_left(self, sweep: str) -> int:
+        """Return how many jobs of a sweep have left."""
+        return 0 if self._rows is None else self._rows.num_jobs(sweep)
 
     def _past(self, sweep: str) -> list[EndedJob]:
         return [] if self._rows is None else self._rows.ended_jobs(sweep)

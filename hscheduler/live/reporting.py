@@ -5,17 +5,22 @@ The scheduler's thread only copies the values that it keeps changing; the callin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eps.errors import StorageError
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction
-from hscheduler.core.timeline import Timeline
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import Timeline, TrialRecord
 from hscheduler.live.registry import LookUps
 from hscheduler.live.scheduler import LiveScheduler
-from hscheduler.live.submission import Submission, attempts_of
+from hscheduler.live.submission import Submission, attempts_of, trial_of
 from hscheduler.reports.report import report
+from hscheduler.reports.view import LATEST_DECISIONS, Look, Row
 from hscheduler.spec import Spec
 
 #: Name of the trials' results if their sweeps have different metrics.
@@ -78,6 +83,76 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         iterations={each.job_id: each.spec.iterations for each in seen.jobs},
         stop=_asked_rule(scheduler, sweep) or scheduler.settings.stop,
     )
+
+
+def look_of(scheduler: LiveScheduler, shown: Look, sweep: str = "", ended: dict[str, Row] | None = None) -> Look:
+    """Return what a terminal or the metrics show now.
+
+    Parameters
+    ----------
+    scheduler : LiveScheduler
+    shown : Look
+        What does not change: policy, metric, name, ...
+    sweep : str
+        Empty: jobs of all sweeps.
+    ended : dict, optional
+        Rows of ended jobs from earlier calls; filled here.  None: jobs that have left the registry are only counted.
+
+    Raises
+    ------
+    DeadlineError
+        As :meth:`LiveScheduler.ask`.
+    """
+    look = scheduler.ask(lambda: _look_now(scheduler, shown, sweep, ended))
+    # On this thread, since it may read the record.
+    rows: dict[str, Row] = {}
+    for row in look.rows:
+        trial = trial_of(row.job_id, scheduler.look_ups.submission)
+        # That of its latest job, with the arrival of the first.
+        rows[trial] = replace(row, job_id=trial, arrived_s=rows.get(trial, row).arrived_s)
+    return replace(look, rows=list(rows.values()))
+
+
+def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str, Row] | None) -> Look:
+    """Return a look with a row for each job."""
+    registry, state, ledger = scheduler.registry, scheduler.state, scheduler.state.ledger
+    here: dict[str, Row] = {}
+    for trial in registry.timeline.trials.values():
+        if not sweep or trial.sweep == sweep:
+            row = None if ended is None else ended.get(trial.job_id)
+            here[trial.job_id] = row or _row_of(trial, registry.submissions[trial.job_id], state, shown.metric)
+    gone, gone_trials = Counter[Phase](), Counter[tuple[str, Phase]]()
+    if ended is None:
+        gone, gone_trials = scheduler.look_ups.counts(sweep)
+    else:
+        ended.update({job_id: row for job_id, row in here.items() if row.phase.ended})
+        # The record may be closed.
+        with suppress(StorageError):
+            if scheduler.look_ups.num_left(sweep) > len(ended.keys() - here.keys()):
+                jobs = {each.job_id: each for each in scheduler.look_ups.past(sweep)}
+                for trial in scheduler.look_ups.trials(sweep):
+                    ended[trial.job_id] = _row_of(trial, jobs[trial.job_id], state, shown.metric)
+        here = dict(sorted({**ended, **here}.items(), key=lambda item: item[1].arrived_s))
+    return replace(
+        shown,
+        now_s=registry.timeline.end_s,
+        rows=list(here.values()),
+        num_queued=len(state.queue),
+        decisions=[(each.at_s, each.sentence) for each in registry.timeline.decisions[-LATEST_DECISIONS:]],
+        num_decisions=state.number_of_decision,
+        vcores=ledger.total().vcores,
+        used_vcores=ledger.used().vcores,
+        nodes=[(node, ledger.num_on(node)) for node in ledger.capacity],
+        latencies=list(registry.timeline.latencies),
+        latency_sum_s=registry.timeline.latency_sum_s,
+        jobs=gone + Counter(row.phase for row in here.values()),
+        gone_trials=gone_trials,
+    )
+
+
+def _row_of(trial: TrialRecord, submission: Submission, state: Scheduler, metric: str) -> Row:
+    job = state.jobs.get(trial.job_id)
+    return Row.of(trial, job, metric, submission.spec.iterations, submission.loss, submission.point)
 
 
 def _asked_rule(scheduler: LiveScheduler, sweep: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
 from eps.errors import ConfigError, DeadlineError, StorageError
@@ -67,6 +67,8 @@ RESTART_ENDS_S, RESTART_BEGINS_S = 0.7, 1.0
 _LOOK_S = 0.5
 #: Called on the scheduler's thread with the seconds since the start, an event and the commands that followed from it.
 OnEvent = Callable[[float, e.Event, list[e.Command]], None]
+#: The same with the state after the event.
+Observe = Callable[[float, e.Event, list[e.Command], Scheduler], None]
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,6 @@ class LiveSettings:
     stop: str = ""
     #: Settings that every job gets: where jobs run, and the size of containers.
     job_settings: Mapping[str, str] = field(default_factory=dict)
-
-
-class Observer(Protocol):
-    """Sees the events of a scheduler, on the scheduler's thread; those of the record before that thread starts."""
-
-    def look_back(self, registry: Registry, look_ups: LookUps) -> None:
-        """Take what was known before the first event, if the record was compacted."""
-
-    def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
-        """Take an event, its commands and the state after it; first the events of the record."""
-
-    def forget(self, jobs: Iterable[str]) -> None:
-        """Drop ended jobs, which the record has."""
 
 
 def end_all(ends: Sequence[Callable[[], None]]) -> None:
@@ -305,8 +294,7 @@ class Loop:
     now_s : callable
         Returns the scheduler's time.
     recorder : Recorder, optional
-    observer : Observer, optional
-    on_event : callable, optional
+    observe, on_event : callable, optional
     """
 
     def __init__(
@@ -316,11 +304,11 @@ class Loop:
         inbox: Inbox,
         now_s: Callable[[], float],
         recorder: Recorder | None,
-        observer: Observer | None,
+        observe: Observe | None,
         on_event: OnEvent | None,
     ) -> None:
         self._registry, self._fleet, self._inbox, self._now_s = registry, fleet, inbox, now_s
-        self._recorder, self._observer, self._on_event = recorder, observer, on_event
+        self._recorder, self._observe, self._on_event = recorder, observe, on_event
         #: The error that ended the loop.
         self.failed: BaseException | None = None
         self.thread = threading.Thread(target=self._serve, name="h-scheduler", daemon=True)
@@ -337,8 +325,6 @@ class Loop:
         self._recorder.compact_if_grown()
         if evicted := self._recorder.pop_evicted():
             self._fleet.forget(evicted)
-            if self._observer is not None:
-                self._observer.forget(evicted)
 
     def _serve(self) -> None:
         while (event := self._inbox.get()) is not None:
@@ -377,8 +363,8 @@ class Loop:
             if isinstance(command, e.JobOver):
                 self._fleet.retire(command.job_id)
         self._fleet.obey(registry, orders)
-        if self._observer is not None:
-            self._observer.take(now_s, event, commands, state)
+        if self._observe is not None:
+            self._observe(now_s, event, commands, state)
         if self._on_event is not None:
             try:
                 self._on_event(now_s, event, commands)
@@ -401,7 +387,8 @@ class LiveScheduler:
     record : SchedulerRecord, optional
         Events are written to it, after those that it holds were replayed.  Jobs are detached then, and outlive this
         process.
-    observer : Observer, optional
+    observe : callable, optional
+        Sees all events: first, before the scheduler's thread starts, those that are replayed from the record.
     attaches : bool
         Attach to the jobs of the record.  Otherwise the record is only read, and no job may be submitted.
     before_end : callable, optional
@@ -425,7 +412,7 @@ class LiveScheduler:
         settings: LiveSettings,
         on_event: OnEvent | None = None,
         record: SchedulerRecord | None = None,
-        observer: Observer | None = None,
+        observe: Observe | None = None,
         attaches: bool = True,
         before_end: BeforeEnd = do_nothing,
         objective: bytes | None = None,
@@ -452,15 +439,11 @@ class LiveScheduler:
             recorder = Recorder(record, header, self._events.answer)
             self._tag = recorder.header.tag
 
-            def look_back(registry: Registry) -> None:
-                if observer is not None:
-                    observer.look_back(registry, LookUps(registry, record.rows))
+            def take(entry: Entry, commands: list[e.Command], state: Scheduler) -> None:
+                if observe is not None:
+                    observe(entry.at_s, entry.event, commands, state)
 
-            def take(registry: Registry, entry: Entry, commands: list[e.Command]) -> None:
-                if observer is not None:
-                    observer.take(entry.at_s, entry.event, commands, registry.state)
-
-            self.registry = recorder.recover(self.registry, policy, RULES, look_back, take)
+            self.registry = recorder.recover(self.registry, policy, RULES, take)
             self._began_s = recorder.header.began_s
         #: When it began, in seconds since 1970; after a restart of the host, about.
         self.began_at = time.time() - self.now_s()
@@ -470,7 +453,7 @@ class LiveScheduler:
         self._fleet = Fleet(
             settings, self._tag, record is not None, self._on_job_event, self._wait_until_taken, before_end, objective
         )
-        self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
+        self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observe, on_event)
         if attaches:
             self.registry.timeline.resume(round(self.now_s(), TIME_DIGITS))
             self._loop.compact()

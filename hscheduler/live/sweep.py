@@ -9,7 +9,6 @@ import dataclasses
 import math
 import re
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,6 @@ from eps.storage.jobdir import JobDir, check_job_name, list_jobs
 from eps.system import interrupt
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
@@ -143,10 +141,6 @@ class Sweep:
     ) -> None:
         self._objective = objective
         self.points: dict[str, dict[str, Any]] = {}
-        #: Job -> its number of iterations.
-        self.iterations: dict[str, int] = {}
-        #: Job -> the trial that it is an attempt of.
-        self._trial_of: dict[str, str] = {}
         self.spec = spec.under(policy)
         self.name, self._is_named, self._trial_name = name or SWEEP, bool(name), partial(trial_id, name)
         self._on_event = on_event
@@ -166,8 +160,6 @@ class Sweep:
         self._last: dict[str, Any] | None = None
         #: When the trials of an earlier scheduler were restored.
         self._restored_s = 0.0
-        #: Called on the scheduler's thread once the trials of an earlier scheduler are restored, before new ones.
-        self.on_restored: Callable[[], None] = lambda: None
         #: Set when a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
@@ -234,7 +226,6 @@ class Sweep:
         if scheduler.registry.sweeps.get(self.name) != opened:
             # For example, the sweep could not resume before, and no room was kept for its trials.
             scheduler.open_sweep(opened)
-        scheduler.ask(self.on_restored)
         for _ in self._trials:
             self._due_s = next(self._arrivals)
         while True:
@@ -287,8 +278,7 @@ class Sweep:
             trial = _Trial(job_id, first.spec)
             while (again := attempt_id(job_id, len(trial.attempts) + 1)) in found:
                 trial.attempts.append(found[again])
-                self._jobs[again], self.iterations[again] = found[again], first.spec.iterations
-                self._trial_of[again] = job_id
+                self._jobs[again] = found[again]
             self._trials.append(trial)
         if self._trials:
             self._restored_s = scheduler.now_s()
@@ -314,12 +304,6 @@ class Sweep:
                     raise
         return self._last
 
-    @property
-    def state(self) -> Scheduler:
-        """The scheduler's state; only its own thread may read it."""
-        assert self.scheduler is not None
-        return self.scheduler.state
-
     def name_of(self, job_id: str) -> str:
         """Return a job's name under ``EPS_HOME``; empty if it is not known yet."""
         submission = self._jobs.get(job_id)
@@ -329,10 +313,6 @@ class Sweep:
         """Return a job's final value of the sweep's metric; None unless it finished."""
         submission = self._jobs.get(job_id)
         return None if submission is None else submission.loss
-
-    def trial_of(self, job_id: str) -> str:
-        """Return the trial that a job is an attempt of."""
-        return self._trial_of.get(job_id, job_id)
 
     def _may_submit(self, resting: int) -> bool:
         """Return whether another trial may arrive; ``resting`` is the number of those that are over or paused."""
@@ -362,7 +342,6 @@ class Sweep:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
         request = request_of(trial.spec, job_id, self.name, self.spec.cluster)
         request = dataclasses.replace(request, is_retry=bool(trial.attempts))
-        self.iterations[job_id], self._trial_of[job_id] = trial.spec.iterations, trial.job_id
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )

@@ -7,7 +7,8 @@ from collections import Counter
 
 from eps.system.metrics_text import Family, metric, text_of
 from hscheduler.core.jobs import Phase
-from hscheduler.reports.view import LATENCY_BOUNDS_S, Look
+from hscheduler.core.timeline import LATENCY_BOUNDS_S
+from hscheduler.reports.view import Look
 
 
 def metrics_text(look: Look) -> str:
@@ -37,8 +38,8 @@ def metrics_text(look: Look) -> str:
         metric("hscheduler_decisions_total", "counter", "Plans that the policy has made.", look.num_decisions),
         _latency(look),
     ]
-    if look.best is not None and look.best.result is not None:
-        families.append(metric("hscheduler_best", "gauge", "The best result so far.", look.best.result))
+    if look.best is not None and look.best.value is not None:
+        families.append(metric("hscheduler_best", "gauge", "The best result so far.", look.best.value))
     return text_of(families)
 
 

@@ -10,14 +10,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
-from eps.errors import ConfigError, EpsError, JobNotFoundError, ResourceError, StorageError
+from eps.errors import ConfigError, DeadlineError, EpsError, JobNotFoundError, ResourceError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
 from eps.job.yarn.submit import end_submitted
 from eps.job.yarn.sweeps import read_outcome
@@ -27,15 +26,17 @@ from eps.system import interrupt
 from hscheduler.application.monitor import KILL_S, ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
 from hscheduler.application.submit import submit_again, submit_sweep
 from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction
 from hscheduler.live.checks import check_sweep, warnings_of
 from hscheduler.live.job_results import final_metrics
 from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
+from hscheduler.live.reporting import look_of
 from hscheduler.live.scheduler import LiveScheduler, OnEvent
 from hscheduler.live.sweep import SWEEP, Sweep, check_names
 from hscheduler.reports.news import failures, sentences
-from hscheduler.reports.report import point_text
-from hscheduler.reports.view import SweepView
+from hscheduler.reports.report import point_text, stopping_rule
+from hscheduler.reports.view import Look, Row
 from hscheduler.runners.report_writer import ReportWriter
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.recorded_sweep import RecordedSweep, SweepState
@@ -146,13 +147,28 @@ class Here:
         self.viewers: list[OnEvent] = []
         self.sweep = Sweep(spec, policy, self._show, points, "" if place is None else place.name, objective)
         self._place, self._more = place, [] if report is None or not _is_replaced(report) else [report]
-        self._views: list[SweepView] = []
+        settings = self.sweep.spec.sweep
+        #: The latest look at it.
+        self._look = Look(
+            policy=policy,
+            metric=settings.metric,
+            direction=Direction(settings.direction),
+            name="" if place is None else place.name,
+            stop=stopping_rule(policy, self.sweep.spec),
+            trials=settings.trials,
+        )
+        #: Rows of ended jobs.
+        self._ended: dict[str, Row] = {}
         if place is not None and is_new:
             place.begin(policy, spec, objective)
 
-    def watch(self, view: SweepView) -> None:
-        """Keep a view up to date while the sweep runs, with the trials that ran before it was resumed."""
-        self._views.append(view)
+    def look(self) -> Look:
+        """Return what a terminal shows now: the last that was seen, while the scheduler does not answer."""
+        if self.sweep.scheduler is not None:
+            # The record may have been closed.
+            with suppress(DeadlineError, StorageError):
+                self._look = look_of(self.sweep.scheduler, self._look, self.sweep.name, self._ended)
+        return self._look
 
     def run(self, viewers: Viewers) -> Outcome:
         """Run the sweep; an interrupt ends its jobs, a recorded sweep can be resumed.  See :class:`Runner`."""
@@ -165,7 +181,6 @@ class Here:
                 viewers.news(f"{now_s:8.2f} s  {line}")
 
         self.viewers.append(tell)
-        self.sweep.on_restored = self._look_back
         try:
             return self._saved(_tested(self._run(), self.sweep.spec.sweep.final_test))
         except KeyboardInterrupt as error:
@@ -215,21 +230,6 @@ class Here:
 
     def _titled(self, report: dict[str, Any] | None, state: SweepState) -> dict[str, Any] | None:
         return report if report is None or self._place is None else self._place.titled(report, state)
-
-    def _look_back(self) -> None:
-        """Load the views with what the scheduler knows; runs on its thread."""
-        scheduler = self.sweep.scheduler
-        if not self._views or scheduler is None:
-            return
-        record = scheduler.registry.timeline.snapshot(self.sweep.name)
-        past = {trial.job_id: trial for trial in scheduler.look_ups.trials(self.sweep.name)}
-        record.trials = dict(sorted((past | record.trials).items(), key=lambda item: item[1].arrived_s))
-        for view in self._views:
-            view.look_back(record, scheduler.state)
-            self.viewers.append(partial(self._update, view))
-
-    def _update(self, view: SweepView, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        view.take(now_s, event, commands, self.sweep.state)
 
     def stop_trial(self, trial: str, why: str) -> None:
         """End a trial.  Raises as :meth:`LiveScheduler.cancel_trial`, also if the sweep has not started."""

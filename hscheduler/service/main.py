@@ -19,14 +19,16 @@ from eps.storage.jobdir import list_jobs
 from hscheduler.core.rungs import DEFAULT
 from hscheduler.live.job import ENDS, BeforeEnd, do_nothing
 from hscheduler.live.placement import runs_on_yarn
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings, is_managed
-from hscheduler.live.submission import trial_of
+from hscheduler.live.reporting import look_of
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Observe, is_managed
 from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
 from hscheduler.record.api import Header, SchedulerRecord
 from hscheduler.record.sqlite import SqliteRecord, tag_of
+from hscheduler.reports.metrics import metrics_text
+from hscheduler.reports.view import Look
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.observer import Observer, Take
+from hscheduler.service.observer import Observer
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec, checked_stopping
@@ -198,7 +200,7 @@ class Service:
         self,
         directory: ServiceDir,
         settings: ServiceSettings,
-        observe: Take | None = None,
+        observe: Observe | None = None,
         machines: Callable[[], Sequence[Machine]] | None = None,
         record: SchedulerRecord | None = None,
         before_end: BeforeEnd = do_nothing,
@@ -220,10 +222,10 @@ class Service:
             self.cluster = settings.cluster(header)
             nodes = self.cluster.capacities()
             live = settings.live(header)
-            self.observer = Observer(live.policy, observe)
+            self.observer = Observer(observe)
             try:
                 self.scheduler = LiveScheduler(
-                    nodes, live, record=record, observer=self.observer, before_end=before_end
+                    nodes, live, record=record, observe=self.observer.take, before_end=before_end
                 )
             except StorageError as error:
                 raise error if header is None or not is_own else _way_out(header.tag, error) from error
@@ -234,7 +236,6 @@ class Service:
                 undo.callback(self._nodes.close)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
-            self.observer.trial_of = lambda job_id: trial_of(job_id, self.scheduler.look_ups.submission)
             # Before clients can ask for a sweep.
             self.sweeps.resume()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
@@ -262,6 +263,16 @@ class Service:
     def _name_of(self, job_id: str) -> str:
         submission = self.scheduler.look_ups.submission(job_id)
         return "" if submission is None else submission.name
+
+    def metrics(self) -> str:
+        """Return the metrics of all jobs, for Prometheus; no best job, because sweeps may have different metrics.
+
+        Raises
+        ------
+        DeadlineError
+            As :meth:`LiveScheduler.ask`.
+        """
+        return metrics_text(look_of(self.scheduler, Look(policy=self.scheduler.settings.policy, metric="")))
 
     def leave(self) -> None:
         """Keep the jobs running after :meth:`close`, for the next service in the directory."""

@@ -1,23 +1,19 @@
-"""The observer of a service's scheduler: news for clients, and the figures of the metrics."""
+"""The observer of a service's scheduler: news for clients."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction
 from hscheduler.core.state import Scheduler
-from hscheduler.live.registry import LookUps, Registry
+from hscheduler.live.scheduler import Observe
 from hscheduler.reports.news import failures, jobs_of, sentences
-from hscheduler.reports.view import SweepView
 
 #: Most news kept for clients that connect later.
 MOST_NEWS = 10_000
-#: Called with the seconds since the start, an event, the commands that followed, and the new state.
-Take = Callable[[float, e.Event, list[e.Command], Scheduler], None]
 
 
 @dataclass(frozen=True)
@@ -68,48 +64,24 @@ class NewsBoard:
 
 
 class Observer:
-    """Implements :class:`hscheduler.live.scheduler.Observer`.
+    """Observes a service's scheduler.
 
     Parameters
     ----------
-    policy : str
     then : callable, optional
         Called with each event after this.
     """
 
-    def __init__(self, policy: str, then: Take | None = None) -> None:
+    def __init__(self, then: Observe | None = None) -> None:
         self._then = then
         self.board = NewsBoard()
-        #: View of all jobs.  It has no best job, because sweeps may have different metrics.
-        self.view = SweepView(
-            policy,
-            "",
-            Direction.MINIMIZE,
-            0,
-            lambda job_id: 0,
-            lambda job_id: None,
-            lambda job_id: self.trial_of(job_id),
-        )
         #: Called after the end of each job.
         self.wake: Callable[[], None] = lambda: None
         #: Job -> its name under ``EPS_HOME``; empty if unknown.
         self.name_of: Callable[[str], str] = lambda job_id: ""
-        #: Job -> the trial of which it is an attempt.
-        self.trial_of: Callable[[str], str] = lambda job_id: job_id
-
-    def look_back(self, registry: Registry, look_ups: LookUps) -> None:
-        """Take the state before the first event, without news about it."""
-        self._look_ups = look_ups
-        self.view.look_back(registry.timeline, registry.state)
-        self.forget(())
-
-    def forget(self, jobs: Iterable[str]) -> None:
-        """Drop ended jobs from the view."""
-        self.view.forget(jobs, *self._look_ups.counts())
 
     def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
         """Take an event and the commands that followed."""
-        self.view.take(now_s, event, commands, state)
         self._tell(now_s, event, commands, state)
         if self._then is not None:
             self._then(now_s, event, commands, state)

@@ -45,8 +45,9 @@ from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.sweep import SWEEP
 from hscheduler.policies import POLICIES
+from hscheduler.reports.metrics import metrics_text
+from hscheduler.reports.view import Look
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.observer import Observer
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
 from hscheduler.stopping import RULES
@@ -508,7 +509,7 @@ def test_its_page_requests_only_its_own_figures() -> None:
     service: Any = SimpleNamespace(
         scheduler=SimpleNamespace(settings=SimpleNamespace(policy="static")),
         sweeps=SimpleNamespace(report=lambda sweep: simulated),
-        observer=Observer("static"),
+        metrics=lambda: metrics_text(Look()),
     )
     page = page_of(service, "127.0.0.1", None)
     try:

@@ -77,9 +77,8 @@ def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest
     running = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
     here: Any = SimpleNamespace(sweep=running, viewers=[])
     stack: Any = SimpleNamespace(callback=lambda function: None)
-    view: Any = None
     flags: Any = SimpleNamespace(quiet=False, plain=False)
-    sweep_command._viewers(stack, view, here, flags)
+    sweep_command._viewers(stack, here, flags)
     (show,) = here.viewers
     show(1.0, e.CancelAsked("t", TOO_LONG), [e.JobOver("t", Phase.KILLED, TOO_LONG)])
     assert told == ([] if sweep_ends else [f"t was killed: {TOO_LONG}"])

@@ -41,8 +41,7 @@ class Interrupted:
     def __init__(self, found: dict[str, Any], has_begun: bool) -> None:
         self.spec = Spec.of(TABLES)
         self.scheduler = SimpleNamespace(has_ended=True) if has_begun else None
-        self.iterations: dict[str, int] = {}
-        self.name_of = self.trial_of = self.result_of = str
+        self.name_of = self.result_of = str
         self._found = found
 
     def run(self, record: object) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from eps.system.metrics_text import Family, metric, text_of
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
+from hscheduler.core.timeline import LATENCY_BOUNDS_S
 from hscheduler.live.submission import Submission, attempts_of, trial_of
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
-from hscheduler.reports.view import LATENCY_BOUNDS_S, Look, Row
+from hscheduler.reports.view import Look, Row
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
@@ -34,10 +35,10 @@ LOOK = Look(
         Row("a", 0.0, Phase.TRAINING, workers=3, servers=2, sweep="one"),
         Row("b", 0.0, Phase.TRAINING, workers=1, servers=1, sweep='t"wo'),
         Row("c", 0.0, sweep="one"),
+        Row("d", 0.0, Phase.FINISHED, value=0.25, sweep="one"),
     ],
     num_queued=1,
     num_decisions=7,
-    best=Row("d", 0.0, Phase.FINISHED, result=0.25),
     vcores=16,
     used_vcores=9,
     nodes=[('node"1\\', 4), ("node-2", 5)],
@@ -69,7 +70,12 @@ def test_prometheus_reads_a_sweep() -> None:
     assert len(found["hscheduler_jobs"].samples) == len(Phase)
     trials = found["hscheduler_trials"]
     assert trials.type == "gauge" and len(trials.samples) == 2 * len(Phase)
-    assert there(trials) == {("one", "training"): 1.0, ("one", "queued"): 1.0, ('t"wo', "training"): 1.0}
+    assert there(trials) == {
+        ("one", "training"): 1.0,
+        ("one", "queued"): 1.0,
+        ("one", "finished"): 1.0,
+        ('t"wo', "training"): 1.0,
+    }
     assert samples(found["hscheduler_containers"]) == {
         ("hscheduler_containers", 'node"1\\'): 4.0,
         ("hscheduler_containers", "node-2"): 5.0,
@@ -101,7 +107,7 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
     tables = {"sweep": {"trials": 1, "algorithm": "random", "retries": 1}, "job": {"data": __file__, "workers": 1}}
 
     def counted(service: Service, name: str) -> dict[tuple[str, ...], float]:
-        return there(parsed(metrics_text(service.observer.view.look()))[name])
+        return there(parsed(service.metrics())[name])
 
     with Service(directory, ServiceSettings(nodes=4)) as service, SchedulerClient(directory) as client:
         client.run_sweep(tables, "a")
@@ -112,10 +118,10 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
         service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "a worker crashed"))
         wait_for(lambda: bool(service.scheduler.look_ups.submission("a-trial-1-again-1")), TIMEOUT_S, "the second try")
         wait_for(lambda: client.job("a-trial-1-again-1")["phase"] == "early feedback", TIMEOUT_S, "it to run")
+        jobs = {("failed",): 1.0, ("early feedback",): 3.0}
+        trials = {("a", "early feedback"): 1.0, ("jobs", "early feedback"): 2.0}
+        assert counted(service, "hscheduler_jobs") == jobs and counted(service, "hscheduler_trials") == trials
         service.leave()
-    jobs = {("failed",): 1.0, ("early feedback",): 3.0}
-    trials = {("a", "early feedback"): 1.0, ("jobs", "early feedback"): 2.0}
-    assert counted(service, "hscheduler_jobs") == jobs and counted(service, "hscheduler_trials") == trials
     # So does the next scheduler, from the record.
     with Service(directory, ServiceSettings()) as again:
         assert counted(again, "hscheduler_jobs") == jobs and counted(again, "hscheduler_trials") == trials

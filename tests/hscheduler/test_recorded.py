@@ -23,7 +23,7 @@ from hscheduler.core.timeline import Timeline
 from hscheduler.live import recorder, registry
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.registry import LookUps, Registry
-from hscheduler.live.reporting import report_of
+from hscheduler.live.reporting import look_of, report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
@@ -31,6 +31,7 @@ from hscheduler.record.api import TIME_DIGITS, Header, entry_of, entry_text
 from hscheduler.record.ended_jobs import Rows
 from hscheduler.record.log import LogRecord
 from hscheduler.record.sqlite import SqliteRecord
+from hscheduler.reports.view import Look
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
@@ -449,10 +450,12 @@ def test_a_service_resumes_from_a_snapshot(tmp_path: Path) -> None:
         assert found["decisions"] == told["decisions"]
         assert client.job("a-trial-1")["phase"] == "finished" and client.job("a-trial-1")["arrived_s"] is not None
         assert {job["job_id"] for job in client.jobs("a")[0]} == {f"a-trial-{number}" for number in range(1, 7)}
-        look = service.observer.view.look()
+        look = look_of(service.scheduler, Look(metric=""))
         assert len(look.rows) < 6 and look.jobs[Phase.FINISHED] == 6
         trials = Counter(look.gone_trials) + Counter((row.sweep, row.phase) for row in look.rows)
         assert trials["a", Phase.FINISHED] == 6, "jobs that have left are counted"
+        whole = look_of(service.scheduler, Look(metric="loss"), "a", {})
+        assert [row.value for row in whole.rows] == [1.0 / number for number in range(1, 7)], "a terminal shows them"
         rows = {row.job_id: row for row in look.rows}
         assert rows["t0"].phase is Phase.EARLY_FEEDBACK and rows["t0"].workers > 0
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0

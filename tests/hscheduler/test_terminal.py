@@ -17,13 +17,17 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from eps.spec.job_spec import JobSpec
 from hscheduler.cli.sweep_table import SweepTable, clock_text, sparkline
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
+from hscheduler.live.reporting import look_of
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.elastic import elastic
-from hscheduler.reports.view import Look, Row, SweepView
-from tests.hscheduler.toy import Toy, request
+from hscheduler.reports.view import Look, Row
+from tests.hscheduler.toy import Toy, nodes, request
+from tests.hscheduler.world import World
 from tests.terminal import TIMEOUT_S, Terminal
 
 
@@ -36,8 +40,7 @@ BEST = row(
     Phase.FINISHED,
     iteration=400,
     iterations=400,
-    feedback=0.9,
-    result=0.25,
+    value=0.25,
     curve=[0.9, 0.7, 0.6, 0.4, 0.25],
     point={"learning_rate": 0.123456, "l2": 0},
 )
@@ -55,7 +58,7 @@ LOOK = Look(
             Phase.KILLED,
             iteration=100,
             iterations=400,
-            feedback=2.5,
+            value=2.25,
             why="the worst",
             curve=[2.0, 2.25],
             point={"learning_rate": 10.0, "l2": 0},
@@ -69,7 +72,7 @@ LOOK = Look(
             iteration=300,
             iterations=400,
             iteration_s=0.5,
-            feedback=0.75,
+            value=0.5,
             curve=[0.9, 0.6, 0.4, 0.5],
             point={"learning_rate": 0.25, "l2": 0},
         ),
@@ -93,7 +96,6 @@ LOOK = Look(
     1,
     [(1.0, "trial-1 starts"), (62.0, "trial-2 starts")],
     2,
-    BEST,
     16,
     14,
 )
@@ -158,18 +160,18 @@ def test_the_latest_metric_of_a_running_trial_is_shown() -> None:
 
 
 def test_before_a_trial_has_finished_the_best_that_runs_is_on_top() -> None:
-    later = replace(LOOK.rows[3], job_id="trial-7", curve=[0.75, 0.25], phase=Phase.TRAINING)
-    lines = text_of(replace(LOOK, best=None, rows=[row for row in [*LOOK.rows, later] if row is not BEST]), 100)
+    later = replace(LOOK.rows[3], job_id="trial-7", value=0.25, curve=[0.75, 0.25], phase=Phase.TRAINING)
+    lines = text_of(replace(LOOK, rows=[row for row in [*LOOK.rows, later] if row is not BEST]), 100)
     assert "best loss so far 0.2500" in lines[0]
     assert lines[2].startswith("trial-7 ★") and lines[3].startswith("trial-3  ")
-    nothing = text_of(replace(LOOK, best=None, rows=LOOK.rows[-1:]), 100)
+    nothing = text_of(replace(LOOK, rows=LOOK.rows[-1:]), 100)
     assert "best" not in nothing[0] and "★" not in "".join(nothing)
 
 
 def test_hyperparameters_that_do_not_vary_are_left_out() -> None:
     same = [replace(row, point={**row.point, "l2": 0.0}) for row in LOOK.rows]
     assert "l2" not in text_of(replace(LOOK, rows=same), 140)[1]
-    assert "l2" in text_of(replace(LOOK, rows=same[:1], best=None), 140)[1], "a single trial shows its point"
+    assert "l2" in text_of(replace(LOOK, rows=same[:1]), 140)[1], "a single trial shows its point"
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
@@ -244,83 +246,76 @@ def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int,
         assert lines[-1].endswith("trial-2 starts"), "the latest decision is the last line"
 
 
-def test_a_retried_trial_is_one_row() -> None:
+@pytest.fixture
+def scheduler(world: World) -> Iterator[LiveScheduler]:
+    with LiveScheduler(nodes(2), LiveSettings()) as found:
+        yield found
+
+
+def settle(scheduler: LiveScheduler) -> None:
+    # Jobs answer the orders of the first events.
+    for _ in range(2):
+        scheduler.settle(TIMEOUT_S)
+
+
+def happen(scheduler: LiveScheduler, event: e.Event) -> None:
+    scheduler._events.put(event)
+    settle(scheduler)
+
+
+def submit(scheduler: LiveScheduler, name: str, **point: float) -> None:
+    scheduler.submit(e.JobSubmitted(request(name)), JobSpec(iterations=400), point)
+    settle(scheduler)
+
+
+def test_a_retried_trial_is_one_row(scheduler: LiveScheduler) -> None:
     """As in a report: its latest job counts."""
-    toy = Toy.of(4, elastic)
-    trials = {"a-again-1": "a", "b-again-1": "b"}
-    view = SweepView(
-        "elastic",
-        "loss",
-        Direction.MINIMIZE,
-        2,
-        lambda job_id: 400,
-        {"b-again-1": 0.5}.get,
-        lambda job_id: trials.get(job_id, job_id),
-    )
-
-    def happen(now_s: float, event: e.Event) -> None:
-        view.take(now_s, event, toy.scheduler.step(event), toy.scheduler)
-
     for name in ("a", "b"):
-        happen(0.0, e.JobSubmitted(request(name)))
-        happen(1.0, e.JobStarted(name))
-        happen(2.0, e.JobEnded(name, Phase.FAILED, "a worker crashed"))
-        happen(3.0, e.JobSubmitted(request(f"{name}-again-1")))
-        happen(4.0, e.JobStarted(f"{name}-again-1"))
-    happen(5.0, e.JobEnded("b-again-1", Phase.FINISHED))
-    found = view.look()
+        submit(scheduler, name)
+        happen(scheduler, e.JobEnded(name, Phase.FAILED, "a worker crashed"))
+        submit(scheduler, f"{name}-again-1")
+    happen(scheduler, e.JobEnded("b-again-1", Phase.FINISHED, loss=0.5))
+    ended: dict[str, Row] = {}
+    found = look_of(scheduler, Look(metric="loss", trials=2), "sweep", ended)
+    arrived_s = {name: trial.arrived_s for name, trial in scheduler.registry.timeline.trials.items()}
     assert [(row.job_id, row.arrived_s, row.phase) for row in found.rows] == [
-        ("a", 0.0, Phase.EARLY_FEEDBACK),
-        ("b", 0.0, Phase.FINISHED),
+        ("a", arrived_s["a"], Phase.EARLY_FEEDBACK),
+        ("b", arrived_s["b"], Phase.FINISHED),
     ]
-    assert found.best is not None and found.best.job_id == "b"
+    assert found.best is not None and found.best.job_id == "b" and found.jobs[Phase.FAILED] == 2
     text = "\n".join(text_of(found, 100, 20))
     assert "1 of 2 done, 1 running" in text and "failed" not in text.split("\n\n")[0]
+    assert set(ended) == {"a", "b", "b-again-1"} and look_of(scheduler, Look(), "sweep", ended).rows == found.rows
 
 
-def test_a_view_follows_the_scheduler() -> None:
-    toy = Toy.of(1, elastic)
-    view = SweepView(
-        "elastic",
-        "loss",
-        Direction.MINIMIZE,
-        3,
-        lambda job_id: 400,
-        {"a": 0.5}.get,
-        point_of=lambda trial_id: {"l2": 0.5},
-        name="digits",
-        stop="podium",
-    )
-
-    def happen(now_s: float, event: e.Event) -> None:
-        view.take(now_s, event, toy.scheduler.step(event), toy.scheduler)
-
-    happen(0.0, e.JobSubmitted(request("a")))
-    happen(1.0, e.JobSubmitted(request("b")))
-    happen(1.0, e.JobRefused("c", "sweep", "its settings cannot work"))
-    happen(2.0, e.JobStarted("a"))
-    happen(3.0, e.Iterated("a", 100, (0.1, 0.3, 0.2), ((0.0, 100, 0.75),)))
-    found = view.look()
-    a, b, c = found.rows
+def test_a_look_shows_the_scheduler_as_it_is(scheduler: LiveScheduler) -> None:
+    shown = Look(policy="elastic", name="digits", stop="podium", trials=3)
+    submit(scheduler, "a", l2=0.5)
+    for name in ("b", "c"):
+        submit(scheduler, name)
+    scheduler.refuse("d", "sweep", JobSpec(), "its settings cannot work")
+    settle(scheduler)
+    happen(scheduler, e.Iterated("a", 100, (0.1, 0.3, 0.2), ((0.0, 100, 0.75),)))
+    found = look_of(scheduler, shown, "sweep", {})
+    a, b, c, d = found.rows
     assert (a.phase, a.workers, a.servers, a.iteration, a.iterations) == (Phase.EARLY_FEEDBACK, 2, 1, 100, 400)
     assert a.value == 0.75 and list(a.curve) == [0.75] and a.point == {"l2": 0.5}
     assert (found.name, found.stop, found.direction) == ("digits", "podium", Direction.MINIMIZE)
     assert a.eta_s == pytest.approx(300 * 0.2)
-    assert b.phase is Phase.QUEUED and found.num_queued == 1
-    assert b.why.startswith("waits for a job to end")
-    assert c.phase is Phase.FAILED and c.why == "its settings cannot work"
-    assert (found.now_s, found.used_vcores, found.vcores, found.nodes) == (3.0, 4, 4, [("node0", 4)])
-    assert found.num_decisions == 1 and "a starts" in found.decisions[0][1]
+    assert b.phase is Phase.EARLY_FEEDBACK and c.phase is Phase.QUEUED and found.num_queued == 1
+    assert c.why.startswith("waits for a job to end")
+    assert d.phase is Phase.FAILED and d.why == "its settings cannot work"
+    assert (found.used_vcores, found.vcores, found.nodes) == (8, 8, [("node0", 4), ("node1", 4)])
+    assert found.num_decisions == 2 and "a starts" in found.decisions[0][1]
     assert found.best is None
-    happen(4.0, e.FeedbackGiven("a", 0.7))
-    happen(4.5, e.Iterated("a", 401))
-    assert view.look().rows[0].iteration == 400
-    happen(5.0, e.JobEnded("a", Phase.FINISHED))
-    found = view.look()
-    assert found.best is not None and found.best.job_id == "a" and found.best.result == 0.5
-    assert found.rows[0].feedback == 0.7 and found.rows[0].workers == 0
-    # 4.0 s is above 2.0 s and at most 5.0 s.
-    assert list(found.latencies[:5]) == [0, 0, 0, 1, 0] and found.latency_sum_s == 4.0
+    happen(scheduler, e.FeedbackGiven("a", 0.7))
+    happen(scheduler, e.Iterated("a", 401))
+    assert look_of(scheduler, shown, "sweep", {}).rows[0].iteration == 400
+    happen(scheduler, e.JobEnded("a", Phase.FINISHED, loss=0.5))
+    found = look_of(scheduler, shown, "sweep", {})
+    assert found.best is not None and found.best.job_id == "a" and found.best.value == 0.5
+    assert found.rows[0].workers == 0 and sum(found.latencies) == 1 and found.latency_sum_s > 0.0
+    assert look_of(scheduler, shown, "another").rows == []
 
 
 @pytest.fixture

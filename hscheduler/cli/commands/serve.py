@@ -29,8 +29,6 @@ from hscheduler.cli.commands.common import policies_of, say
 from hscheduler.live.job import ENDS
 from hscheduler.live.placement import PLACES, cluster_of, container_settings
 from hscheduler.page import STOPPED, PageServer, Stops
-from hscheduler.reports.metrics import metrics_text
-from hscheduler.reports.view import SweepView
 from hscheduler.service.directory import ServiceDir, parse_address
 from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.service.recorded_sweep import RecordedSweep
@@ -106,12 +104,12 @@ def serve(args: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, tell)
-    views: list[SweepView] = []
+    services: list[Service] = []
     with ExitStack() as undo:
         page = None
         if args.web is not None:
             # First, because a bad port must not leave a record, which fixes the settings of later starts.
-            page = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
+            page = PageServer(args.web, lambda: services[0].metrics() if services else "")
             undo.callback(page.close)
         service = Service(directory, settings)
         pages = undo.pop_all()
@@ -126,7 +124,7 @@ def serve(args: argparse.Namespace) -> int:
             f"{cluster.vcores} vcores and {cluster.memory}, state in {directory.path}",
             flush=True,
         )
-        views.append(service.observer.view)
+        services.append(service)
         if page is not None:
             page.show(
                 lambda: {service.scheduler.settings.policy: service.sweeps.report("")},

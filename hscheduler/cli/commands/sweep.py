@@ -36,7 +36,7 @@ from hscheduler.cli.commands.sizes import best_of, check_flag
 from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Phase
 from hscheduler.core.words import counted
 from hscheduler.live.sweep import SWEEP, trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
@@ -44,8 +44,7 @@ from hscheduler.reports.exporters import Export, exporters
 from hscheduler.reports.measures import Target, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
-from hscheduler.reports.report import measures_table, sizes_text, stopping_rule, table
-from hscheduler.reports.view import SweepView
+from hscheduler.reports.report import measures_table, sizes_text, table
 from hscheduler.runners import (
     Here,
     InService,
@@ -163,16 +162,14 @@ def _say_how_far(place: RecordedSweep) -> None:
 def _here(args: argparse.Namespace, make: Callable[[], Here], place: RecordedSweep, wanted: Wanted) -> int:
     """Run the sweep that is made on this host to its end; show it as the flags say."""
     with ExitStack() as stack:
-        views: list[SweepView] = []
+        made: list[Here] = []
         # First, because a port in use must leave no record.
         server = None
         if args.web is not None:
-            server = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
+            server = PageServer(args.web, lambda: metrics_text(made[0].look()) if made else "")
             stack.callback(server.close)
-        here = make()
+        made.append(here := make())
         policy, screen = here.policy, stack.enter_context(ExitStack())
-        views.append(view := view_of(here, policy, place.name))
-        here.watch(view)
         if not args.quiet and not _is_shown_as_table(args):
             say(f"sweep {place.name}; if it is interrupted, {place.resume_command} continues it")
         if server is not None:
@@ -182,7 +179,7 @@ def _here(args: argparse.Namespace, make: Callable[[], Here], place: RecordedSwe
             )
             # There is no report before the start.
             server.show(lambda: {} if (found := here.report()) is None else {policy: found}, stops=stops)
-        return _run(here, wanted, _viewers(screen, view, here, args), server, screen.close)
+        return _run(here, wanted, _viewers(screen, here, args), server, screen.close)
 
 
 def _in_service(args: argparse.Namespace) -> int:
@@ -276,24 +273,6 @@ def _print_interrupted(outcome: Outcome, wanted: Wanted) -> None:
     _print_problems(outcome)
 
 
-def view_of(here: Here, policy: str, name: str = "") -> SweepView:
-    """Return the view of a sweep before its start; ``name`` is what the terminal shows."""
-    sweep = here.sweep
-    settings = sweep.spec.sweep
-    return SweepView(
-        policy,
-        settings.metric,
-        Direction(settings.direction),
-        settings.trials,
-        lambda job_id: sweep.iterations.get(job_id, 0),
-        sweep.result_of,
-        sweep.trial_of,
-        lambda trial_id: sweep.points.get(trial_id, {}),
-        name,
-        stopping_rule(policy, sweep.spec),
-    )
-
-
 def _line_viewers(args: argparse.Namespace) -> Viewers:
     """Return viewers that print lines; with ``--quiet`` without news."""
     return Viewers(say, (lambda line: None) if args.quiet else say)
@@ -303,11 +282,11 @@ def _is_shown_as_table(args: argparse.Namespace) -> bool:
     return not args.quiet and not args.plain and is_live(sys.stdout)
 
 
-def _viewers(stack: ExitStack, view: SweepView, here: Here, args: argparse.Namespace) -> Viewers:
+def _viewers(stack: ExitStack, here: Here, args: argparse.Namespace) -> Viewers:
     """Return viewers for standard output: a live table on a terminal, else lines."""
     if not _is_shown_as_table(args):
         return _line_viewers(args)
-    screen = Screen(sys.stdout, lambda: SweepTable(view.look()))
+    screen = Screen(sys.stdout, lambda: SweepTable(here.look()))
     stack.callback(screen.close)
 
     def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
