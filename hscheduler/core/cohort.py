@@ -49,7 +49,8 @@ class Cohort:
         self.parallelism = 0
         #: Whether to end a trial whose loss grows by orders of magnitude.
         self.stops_diverged = True
-        self._is_closed = False
+        #: Why the sweep was ended; empty while it is not.
+        self.closed_because = ""
         self._training = training
         #: By arrival number: queued or running trials, paused ones, and running ones at a rung that are not judged yet.
         self._active: dict[int, Job] = {}
@@ -95,7 +96,7 @@ class Cohort:
     @property
     def total(self) -> int:
         """Number of trials, as far as it is known."""
-        return self.arrived if self._is_closed else max(self.trials, self.arrived)
+        return self.arrived if self.closed_because else max(self.trials, self.arrived)
 
     @property
     def gets_no_more(self) -> bool:
@@ -115,7 +116,7 @@ class Cohort:
     @property
     def may_draw(self) -> bool:
         """Whether the next trial is to be drawn as soon as it can start."""
-        is_open = self.coming is not None and not self._is_closed and self._drawn < self.trials
+        is_open = self.coming is not None and not self.closed_because and self._drawn < self.trials
         return is_open and (not self.parallelism or self.num_active < self.parallelism)
 
     def fresh(self) -> list[Job]:
@@ -149,10 +150,6 @@ class Cohort:
         return self._averages[rung]
 
     # ---- for the scheduler
-
-    def close(self) -> None:
-        """Note that the sweep gets no more trials."""
-        self._is_closed = True
 
     def arrive(self, job: Job) -> None:
         """Add a trial."""

@@ -195,8 +195,8 @@ class Scheduler(SchedulerView):
                 if threshold is not None:
                     self._training.set_threshold(sweep, threshold)
                     self._default_thresholds.pop(sweep, None)
-            case e.SweepClosed(sweep):
-                self._cohort(sweep).close()
+            case e.SweepClosed(sweep, why):
+                self._close(sweep, why)
             case e.JobSubmitted(request):
                 self._submit(request)
             case e.JobRefused(job_id, sweep, why):
@@ -280,6 +280,14 @@ class Scheduler(SchedulerView):
                 job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)
 
+    def _close(self, sweep: str, why: str) -> None:
+        """End a sweep and its jobs."""
+        cohort = self._cohort(sweep)
+        cohort.closed_because = cohort.closed_because or why
+        for job in list(self.jobs.values()):
+            if job.request.sweep == sweep and not job.phase.ended:
+                self._end(job, why)
+
     def _end_diverged(self, job: Job, event: e.LossDiverged) -> None:
         job.has_diverged = True
         why = f"{job.job_id} is killed: {event.why}"
@@ -329,8 +337,13 @@ class Scheduler(SchedulerView):
         job = Job(request, self._arrived)
         self._arrived += 1
         self.jobs[request.job_id] = self._by_number[job.number] = job
-        self._cohort(request.sweep).arrive(job)
+        cohort = self._cohort(request.sweep)
+        cohort.arrive(job)
         self._wanted.pop(request.sweep, None)
+        if cohort.closed_because:
+            # It was submitted at the same time.
+            self._over(job, Phase.KILLED, cohort.closed_because)
+            return
         if not self._fits_at_all(request, request.workers, request.servers):
             self._over(job, Phase.FAILED, self._why_too_large(request, "more than the whole cluster holds"))
             return

@@ -298,6 +298,7 @@ class Timeline:
             case e.EndJob(job_id, restarts, _, after):
                 # A pause at a rung is no change of its size.
                 trial = self.trials[job_id]
+                trial.phase = scheduler.jobs[job_id].phase
                 trial.use.stop(now_s, restarts and not after)
                 if after:
                     trial.pauses, trial.is_paused = trial.pauses + 1, True

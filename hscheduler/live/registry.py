@@ -88,13 +88,17 @@ class Registry:
         for command in commands:
             match command:
                 case e.EndJob(job_id, restarts, _, after):
-                    self.submissions[job_id].is_stopped = not restarts and job_id not in self.cancelled
+                    self.submissions[job_id].is_stopped = not restarts and not self._is_cancelled(job_id)
                     self.submissions[job_id].is_paused = after > 0
                 case e.StartJob(job_id):
                     self.submissions[job_id].is_paused = False
                 case e.JobOver(job_id, phase, why):
                     self._over(self.submissions[job_id], phase, why)
         return commands, orders
+
+    def _is_cancelled(self, job_id: str) -> bool:
+        """Return whether a user ended a job, or its sweep."""
+        return job_id in self.cancelled or self.submissions[job_id].sweep in self.closed
 
     def _over(self, submission: Submission, phase: Phase, why: str) -> None:
         job = self.state.jobs.get(submission.job_id)
@@ -104,7 +108,7 @@ class Registry:
             submission.rungs = [(rungs.at(number) or 0, value) for number, value in enumerate(job.rungs)]
             # A paused job ends without an order.
             is_ended_paused = job.stopped_at is not None and submission.is_paused
-            submission.is_stopped |= is_ended_paused and submission.job_id not in self.cancelled
+            submission.is_stopped |= is_ended_paused and not self._is_cancelled(submission.job_id)
         submission.why, submission.is_paused = why, False
         submission.end(phase)
 

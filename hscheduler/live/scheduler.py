@@ -569,14 +569,8 @@ class LiveScheduler:
         self.cancel(jobs[-1], why)
 
     def close_sweep(self, sweep: str, why: str) -> None:
-        """End a sweep: end its jobs, and accept no more of them.  Idempotent."""
+        """End a sweep: its jobs end, also those that are submitted later.  Idempotent."""
         self._events.put(e.SweepClosed(sweep, why))
-        # At once: the event may wait in the queue, and new jobs are to be refused now.
-        with suppress(DeadlineError):
-            self.ask(lambda: self.registry.closed.setdefault(sweep, why))
-        for each in self.look_ups.current(sweep):
-            if not each.is_over:
-                self._events.put(e.CancelAsked(each.job_id, why))
 
     def note_end(self, sweep: str) -> None:
         """Note that all trials of a sweep with a file are over, and no more will come."""

@@ -103,7 +103,7 @@ class _Trial:
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
     is_reported: bool = False
-    #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
+    #: Whether the latest attempt was cancelled because it took too long.
     is_cancelled: bool = False
 
 
@@ -233,9 +233,7 @@ class Sweep:
             self._news.clear()
             scheduler.check()
             if self.name in scheduler.registry.closed:
-                # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
-                self._end_all(scheduler)
             # Asked before results go to the source: so it knows those that made room for the trial.
             left_s, submitted = self._arrives_in_s(scheduler), len(self._jobs)
             for trial in self._trials:
@@ -260,13 +258,6 @@ class Sweep:
         if not self._waits_for_room:
             return scheduler.registry.opened_s.get(self.name, 0.0) + self._due_s - scheduler.now_s()
         return 0.0 if len(self._trials) < self._most and scheduler.wants_trial(self.name) else math.inf
-
-    def _end_all(self, scheduler: LiveScheduler) -> None:
-        for trial in self._trials:
-            submission = trial.attempts[-1]
-            if not submission.is_over and not trial.is_cancelled:
-                trial.is_cancelled = True
-                scheduler.cancel(submission.job_id, scheduler.registry.closed[self.name])
 
     def _restore_trials(self, scheduler: LiveScheduler) -> None:
         """Restore the trials that the scheduler knows from before its restart."""

@@ -118,6 +118,17 @@ def test_a_refused_trial_counts_as_drawn_and_a_closed_sweep_draws_none():
     assert not toy.scheduler.wants_trial("t")
 
 
+def test_the_end_of_a_sweep_ends_its_jobs_and_those_that_come_later():
+    toy = Toy.of(1, POLICIES["static"])
+    toy.submit(request("a"), request("b"), request("c", sweep="other"))
+    ends = [each for each in toy.send(e.SweepClosed("sweep", "enough")) if isinstance(each, e.EndJob | e.JobOver)]
+    assert ends == [e.EndJob("a", False, "enough"), e.JobOver("b", Phase.KILLED, "enough")]
+    assert e.JobOver("d", Phase.KILLED, "enough") in toy.send(e.JobSubmitted(request("d")))
+    toy.settle()
+    assert toy.scheduler.jobs["a"].phase is Phase.KILLED and toy.scheduler.jobs["a"].why == "enough"
+    assert toy.scheduler.jobs["c"].phase.runs
+
+
 def test_the_sweep_with_fewer_trials_draws_first():
     toy = Toy.of(2, POLICIES["static"])
     toy.send(drawing("s", 9))

@@ -37,12 +37,14 @@ class History:
         #: A rule may wait for trials until the sweep is closed.
         self.closes = bool(stop)
         self.may_kill = policy in ("elastic", "podium", "kill", "static-stop", "gain")
+        self.opened: list[e.SweepOpened] = []
         for sweep in ("one", "two"):
             direction = self.draw.choice(list(Direction))
             opened = e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4]))
             if stop:
                 # More or fewer trials may come.
                 opened = replace(opened, stopping=Stopping(stop, 2, 10), trials=(0, 7, 20)[seed % 3])
+            self.opened.append(opened)
             self.toy.send(opened)
 
     def run(self, jobs: int) -> None:
@@ -53,8 +55,10 @@ class History:
             self.happen(jobs)
             if self.submitted == jobs and self.closes:
                 self.closes = False
-                for sweep in ("one", "two"):
-                    self.toy.send(e.SweepClosed(sweep, "no more come"))
+                for opened in self.opened:
+                    # No more come.
+                    arrived = sum(job.request.sweep == opened.sweep for job in self.toy.scheduler.jobs.values())
+                    self.toy.send(replace(opened, trials=arrived))
         left = {name: (job.phase, job.why) for name, job in self.toy.scheduler.jobs.items() if not job.phase.ended}
         raise AssertionError(f"these starve: {left}")
 

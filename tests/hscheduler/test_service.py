@@ -25,8 +25,6 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Job, Phase
 from hscheduler.core.rungs import Stopping
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission
-from hscheduler.live.sweep import Sweep
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
@@ -191,21 +189,6 @@ def test_no_trial_of_an_ended_sweep_is_retried(scheduler: LiveScheduler, sweeps:
     scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
     wait_for(lambda: sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
     assert len(scheduler.look_ups.submissions("a")) == 1
-
-
-def test_the_retry_of_a_trial_that_failed_during_its_cancel_can_be_cancelled() -> None:
-    def submit(submitted: e.JobSubmitted, spec: JobSpec, point: object) -> Submission:
-        return Submission(submitted.request.job_id, "a", "name", spec)
-
-    told: list[str] = []
-    registry = SimpleNamespace(closed={"a": "why"})
-    scheduler: Any = SimpleNamespace(submit=submit, cancel=lambda job_id, why: told.append(job_id), registry=registry)
-    sweep = Sweep(Spec.of(TABLES), "elastic", name="a")
-    sweep._submit(scheduler)
-    sweep._end_all(scheduler)
-    sweep._try(sweep._trials[0], scheduler)
-    sweep._end_all(scheduler)
-    assert told == ["a-trial-1", "a-trial-1-again-1"]
 
 
 def test_a_trial_submitted_while_its_sweep_is_ended_is_ended(
@@ -499,30 +482,6 @@ def test_a_killed_sweep_accepts_no_more_jobs(world: World, directory: ServiceDir
         pytest.raises(ConfigError, match=refusal),
     ):
         client.submit_job("b", JobSpec(), "mine")
-
-
-def test_no_job_is_accepted_between_the_end_of_a_sweep_and_its_event(
-    world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
-        scheduler = service.scheduler
-        client.submit_job("a", JobSpec(), "mine")
-        held, goes_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            held.set()
-            # The submission waits for the scheduler's thread, and must then find the sweep ended.
-            goes_on.wait(1.0)
-
-        scheduler._events.put(hold)
-        assert held.wait(TIMEOUT_S)
-        scheduler.close_sweep("mine", "enough")
-        try:
-            # The scheduler's thread has not processed the end yet.
-            with pytest.raises(ConfigError, match="it was ended"):
-                client.submit_job("b", JobSpec(), "mine")
-        finally:
-            goes_on.set()
 
 
 def test_news_with_invalid_text_reach_the_watchers(world: World, directory: ServiceDir) -> None:
