@@ -4,9 +4,8 @@ Jobs report their progress several times a second, even while the scheduler cann
 disk is full.  The queue stays bounded:
 
 * Consecutive iterations of one job are merged: completed iterations, the last ten durations and at most fifty losses.
-* Requests to end a job or a sweep are queued once.  Only the first reason counts.
-* Other events are kept.  Their number is bounded: jobs only answer orders, and no order is given meanwhile.  New jobs
-  are refused, and a sweep has a fixed number of trials.
+* Other events are kept.  They are few: jobs only answer orders, and no order is given meanwhile; new jobs are refused;
+  people end a job or a sweep.
 
 Source: style section 13 (one owner thread owns one state; others ask it, and wait with a deadline).
 """
@@ -101,8 +100,6 @@ class Inbox:
         self._items: deque[Item | HeldNews] = deque()
         #: Job -> its merged iterations, unless another event of the job is queued behind them.
         self._news: dict[str, HeldNews] = {}
-        #: Queued requests to end a job or a sweep.
-        self._ends: set[tuple[type, str]] = set()
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
@@ -112,25 +109,16 @@ class Inbox:
     def put(self, item: Item) -> None:
         """Append an item."""
         with self._changed:
-            match item:
-                case e.Iterated(job_id):
-                    if job_id not in self._news:
-                        self._news[job_id] = HeldNews(job_id)
-                        self._items.append(self._news[job_id])
-                    self._news[job_id].add(self._now_s(), item)
-                case e.CancelAsked(name, _) | e.SweepClosed(name, _):
-                    if (type(item), name) in self._ends:
-                        return
-                    self._ends.add((type(item), name))
-                    self._append(item)
-                case _:
-                    self._append(item)
+            if isinstance(item, e.Iterated):
+                if item.job_id not in self._news:
+                    self._news[item.job_id] = HeldNews(item.job_id)
+                    self._items.append(self._news[item.job_id])
+                self._news[item.job_id].add(self._now_s(), item)
+            else:
+                if isinstance(item, e.JobEvent):
+                    self._news.pop(item.job_id, None)
+                self._items.append(item)
             self._changed.notify_all()
-
-    def _append(self, item: Item) -> None:
-        if isinstance(item, e.JobEvent):
-            self._news.pop(item.job_id, None)
-        self._items.append(item)
 
     def get(self) -> Item:
         """Wait for the first item, and remove and return it."""
@@ -138,14 +126,11 @@ class Inbox:
             while not self._items:
                 self._changed.wait()
             item = self._items.popleft()
-            match item:
-                case HeldNews():
-                    if self._news.get(item.job_id) is item:
-                        del self._news[item.job_id]
-                    return item.event(self._now_s())
-                case e.CancelAsked(name, _) | e.SweepClosed(name, _):
-                    self._ends.discard((type(item), name))
-            return item
+            if not isinstance(item, HeldNews):
+                return item
+            if self._news.get(item.job_id) is item:
+                del self._news[item.job_id]
+            return item.event(self._now_s())
 
     def answer(self, wait_s: float) -> None:
         """Answer questions for ``wait_s`` seconds while an event cannot be taken; other items wait."""

@@ -278,11 +278,6 @@ class Sweep:
         """Check the trials now."""
         self._news.set()
 
-    def stop(self, why: str) -> None:
-        """End the sweep once it has started: its trials end, and :meth:`run` returns its report."""
-        assert self.scheduler is not None
-        self.scheduler.close_sweep(self.name, why)
-
     def report(self) -> dict[str, Any]:
         """Return the report at this moment; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None

@@ -243,8 +243,7 @@ class Here:
         ConfigError
             The sweep has not started.
         """
-        self._started()
-        self.sweep.stop(why)
+        self._started().close_sweep(self.sweep.name, why)
 
     def _started(self) -> LiveScheduler:
         if self.sweep.scheduler is None:

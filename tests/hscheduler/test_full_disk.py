@@ -120,13 +120,11 @@ def test_waiting_events_are_bounded_and_none_is_lost(
             # The same for every call.
             with pytest.raises(ResourceError, match="only the latest is kept"):
                 scheduler.settle(TIMEOUT_S)
-    for _ in range(100):
-        scheduler.close_sweep("sweep", "enough")
+    scheduler.close_sweep("sweep", "enough")
     scheduler._events.put(e.JobEnded("t1", Phase.FINISHED, loss=0.5))
-    wait_for(lambda: len(scheduler._events) <= 6, TIMEOUT_S, "the events to be merged")
-    # Queued: its progress before its feedback, the feedback, its progress after it, the sweep's end, the job's cancel,
-    # and its end.
-    assert len(scheduler._events) <= 6
+    wait_for(lambda: len(scheduler._events) <= 5, TIMEOUT_S, "the events to be merged")
+    # Queued: its progress before its feedback, the feedback, its progress after it, the sweep's end, and the job's.
+    assert len(scheduler._events) <= 5
     disk.is_full = False
     submission = scheduler.look_ups.submission("t1")
     assert submission is not None and submission.wait(TIMEOUT_S)
@@ -159,7 +157,6 @@ def test_events_of_a_job_keep_their_order_when_some_are_merged() -> None:
             e.CancelAsked("b", "enough"),
             e.Iterated("b", 8, (0.8,)),
             e.Iterated("a", 4, (0.4,)),
-            e.CancelAsked("b", "really"),
             e.CancelAsked("a", "enough"),
             None,
         ]
@@ -186,8 +183,6 @@ def test_events_of_a_job_keep_their_order_when_some_are_merged() -> None:
         None,
     ]
     assert called == ["asked"]
-    inbox.put(e.CancelAsked("b", "once more"))
-    assert inbox.get() == e.CancelAsked("b", "once more")
 
 
 def test_a_scheduler_can_be_left_while_the_disk_is_full(
