@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eps.cluster.supervisor.process import MASTER, PRELOAD, ContainerContext
-from eps.cluster.supervisor.start import start_supervisor
+from eps.cluster.supervisor.start import WarmSupervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.errors import DeadlineError, ResourceError
@@ -59,13 +59,11 @@ class WarmJob:
         self.job_dir, lock = create_job_dir(name)
         os.mkfifo(self.job_dir.path / _GO_FIFO)
         with lock:
-            self._handle = start_supervisor(
-                self.job_dir.path,
-                tied=True,
-                lock=lock,
-                entry_points={**ENTRY_POINTS, MASTER: ENTRY_POINT},
-                preload=(*PRELOAD, "benchmarks.warm_kernels"),
+            warm = WarmSupervisor(
+                {**ENTRY_POINTS, MASTER: ENTRY_POINT},
+                options=["--preload", ",".join((*PRELOAD, "benchmarks.warm_kernels"))],
             )
+            self._handle = warm.give(self.job_dir.path, tied=True, lock=lock)
         self._go_fd = self._wait_until_warm()
         self._memory = _MemorySampler(self._handle.pid)
 

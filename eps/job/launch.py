@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
+from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.data.settings import DataSettings
 from eps.errors import ConfigError, DataError, EpsError, JobExistsError, StorageError
 from eps.hadoop.conf import environment_configuration
-from eps.job.entry_points import ENTRY_POINTS
 from eps.ml import kernels
 from eps.ml.combinations import check_combination, check_given
 from eps.ml.grid import GROWTH_BITS
@@ -66,7 +65,7 @@ class PreparedJob:
     runtime: Runtime
     dataset: DatasetInfo
 
-    def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
+    def start(self, *, tied: bool, warm: WarmSupervisor) -> SupervisorHandle:
         """Start the job's processes, which take over the lock.
 
         If the start fails, restore the previous state of a resumed job.
@@ -75,8 +74,8 @@ class PreparedJob:
         ----------
         tied : bool
             The job ends with this process.
-        warm : WarmSupervisor, optional
-            Becomes the job's supervisor; None: start a new one.
+        warm : WarmSupervisor
+            Becomes the job's supervisor.
 
         Raises
         ------
@@ -85,14 +84,9 @@ class PreparedJob:
         StorageError
             The job's directory cannot be written.
         """
-        path = self.directory.path
         try:
             try:
-                return (
-                    start_supervisor(path, tied, lock=self.lock, entry_points=ENTRY_POINTS)
-                    if warm is None
-                    else warm.give(path, tied, self.lock)
-                )
+                return warm.give(self.directory.path, tied, self.lock)
             except BaseException:
                 self.give_back()
                 raise

@@ -513,7 +513,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     -------
     JobDir, JobLock
         The lock is held: the job counts as running until its last holder closes it.  Hand it to
-        :func:`eps.cluster.supervisor.start.start_supervisor`, then close it.
+        :meth:`eps.cluster.supervisor.start.WarmSupervisor.give`, then close it.
 
     Raises
     ------

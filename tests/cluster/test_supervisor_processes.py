@@ -15,8 +15,8 @@ import pytest
 
 import eps
 from eps.cluster.supervisor.__main__ import CANNOT_START
-from eps.cluster.supervisor.process import PRELOAD
-from eps.cluster.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
+from eps.cluster.supervisor.process import PRELOAD, SUPERVISOR
+from eps.cluster.supervisor.start import WarmSupervisor, kill_supervisor, supervisor_environment
 from eps.cluster.supervisor.state import (
     MOST_RESTARTS,
     Beat,
@@ -27,10 +27,11 @@ from eps.cluster.supervisor.state import (
     RequestRefused,
 )
 from eps.errors import DeadlineError
-from eps.storage.jobdir import JobDir, create_job_dir, jobs_dir
+from eps.storage.jobdir import JobDir, JobLock, create_job_dir, jobs_dir
 from tests.fakes.supervised import DEADLINE_S, ENTRIES, SupervisedJob, Watch, accept, listen
 
 ROOT = Path(eps.__file__).parent.parent
+NO_PRELOAD = ("--preload", "")
 
 
 @pytest.fixture
@@ -44,17 +45,6 @@ def wait_until_stopped(pid: int) -> None:
     end_s = time.monotonic() + DEADLINE_S
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < end_s, f"{pid} has not stopped"
-
-
-def wait_until_blocked(pid: int, number: signal.Signals) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while True:
-        status = Path(f"/proc/{pid}/status").read_text()
-        masks = [line.split()[1] for line in status.splitlines() if line.startswith(("SigBlk:", "SigCgt:"))]
-        # Blocked, or handled already.
-        if any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
-            return
-        assert time.monotonic() < end_s, f"{pid} does not block {number.name}"
 
 
 def pids_of(job: SupervisedJob, *others: int) -> Watch:
@@ -240,17 +230,12 @@ def test_containers_start_in_a_fraction_of_the_time_of_the_imports(tmp_path: Pat
         assert min(took_s) < 0.15, took_s
 
 
-def test_a_signal_that_comes_before_the_imports_are_done_ends_the_job_in_order(tmp_path: Path) -> None:
+def test_a_signal_that_comes_before_the_supervisor_is_ready_ends_the_job_in_order(tmp_path: Path) -> None:
     job, lock = create_job_dir("job", tmp_path)
+    entries = {**ENTRIES, SUPERVISOR: "tests.fakes.supervised:stop_early"}
     with lock:
-        handle = start_supervisor(job.path, True, lock=lock, entry_points=ENTRIES, preload=PRELOAD)
+        handle = WarmSupervisor(entries, options=NO_PRELOAD).give(job.path, True, lock)
     with listen(job), handle:
-        end_s = time.monotonic() + DEADLINE_S
-        while not job.record().pid:
-            assert handle.poll() is None and time.monotonic() < end_s
-        # Its first act once it has the lock is to write the file, its second to hold such signals back.
-        wait_until_blocked(handle.pid, signal.SIGTERM)
-        handle.terminate()
         assert handle.wait(DEADLINE_S) == 128 + signal.SIGTERM
     ended = job.ended()
     assert ended is not None and ended.state == "killed"
@@ -259,9 +244,8 @@ def test_a_signal_that_comes_before_the_imports_are_done_ends_the_job_in_order(t
 def test_an_entry_point_that_is_missing_fails_the_job_with_its_traceback(tmp_path: Path) -> None:
     job, lock = create_job_dir("job", tmp_path)
     with lock:
-        handle = start_supervisor(
-            job.path, True, lock=lock, entry_points={**ENTRIES, "master": "tests.no_such_module:run"}, preload=()
-        )
+        entries = {**ENTRIES, "master": "tests.no_such_module:run"}
+        handle = WarmSupervisor(entries, options=NO_PRELOAD).give(job.path, True, lock)
     with handle:
         assert handle.wait(DEADLINE_S) == 1
     ended = job.ended()
@@ -359,10 +343,12 @@ def test_what_the_master_said_before_it_ended_counts(job: SupervisedJob) -> None
     assert ended is not None and ended.state == "finished"
 
 
-def test_a_second_supervisor_of_the_same_job_does_not_start(job: SupervisedJob) -> None:
-    with start_supervisor(job.dir.path, False, entry_points=ENTRIES, preload=()) as second:
+def test_a_supervisor_without_the_lock_of_its_job_does_not_start(job: SupervisedJob, tmp_path: Path) -> None:
+    with JobLock(tmp_path / "another") as lock:
+        second = WarmSupervisor(ENTRIES, options=NO_PRELOAD).give(job.dir.path, False, lock)
+    with second:
         assert second.wait(DEADLINE_S) == CANNOT_START
-    assert "is running" in job.dir.log("supervisor").read_text()
+    assert f"is not {job.dir.lock}" in job.dir.log("supervisor").read_text()
     job.launch("container-1")
 
 

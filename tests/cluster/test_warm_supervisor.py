@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.supervisor.start import WarmSupervisor, start_supervisor
+from eps.cluster.supervisor.start import WarmSupervisor
+from eps.errors import ResourceError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.storage.jobdir import JobLock, create_job_dir
 from eps.storage.record import Phase
@@ -32,6 +33,29 @@ def test_a_job_whose_warm_supervisor_has_died_gets_another_one(tmp_path: Path) -
         # There is no job.json: it has begun, and says so.
         assert handle.wait(DEADLINE_S) > 0
     assert job.ended() is not None
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_supervisor_that_cannot_start_writes_why_to_the_log_of_its_job(tmp_path: Path) -> None:
+    warm = WarmSupervisor({}, options=["--entry", "no role"])
+    os.waitid(os.P_PID, warm._process.pid, os.WEXITED | os.WNOWAIT)
+    job, lock = create_job_dir("job", tmp_path)
+    with lock:
+        handle = warm.give(job.path, True, lock)
+    with handle:
+        assert handle.wait(DEADLINE_S) == 1
+    assert "ValueError" in job.log("supervisor").read_text()
+    assert not job.is_running()
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_job_that_no_supervisor_can_be_given_leaves_no_process(tmp_path: Path) -> None:
+    job, lock = create_job_dir("job", tmp_path)
+    lock.close()
+    # A closed lock cannot be sent.
+    with pytest.raises(ResourceError, match=f"supervisor of {job.path} cannot be started"):
+        WarmSupervisor(ENTRY_POINTS).give(job.path, True, lock)
+    assert not job.is_running()
 
 
 @pytest.mark.usefixtures("no_leftovers")
@@ -72,7 +96,7 @@ def test_what_a_run_takes_the_place_of_can_come_back_until_its_supervisor_begins
     assert job.settle() == failed
     with JobLock(job.lock) as lock:
         job.note(phase=Phase.PREPARED, end=None, former=failed)
-        handle = start_supervisor(job.path, True, lock=lock, preload=())
+        handle = WarmSupervisor({}, options=["--preload", ""]).give(job.path, True, lock)
     with handle:
         handle.wait(DEADLINE_S)
     assert job.record().end != failed.end and job.record().former is None

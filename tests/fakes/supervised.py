@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from eps.cluster.local import LocalResourceManager
 from eps.cluster.supervisor.loop import HANDLED_SIGNALS
 from eps.cluster.supervisor.process import END, ContainerContext
-from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
+from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.cluster.supervisor.state import (
     MAX_BYTES,
     MEMBER_TIMEOUT_S,
@@ -81,6 +81,11 @@ def run_member(context: ContainerContext) -> int | None:
             return None
     _sleep_until_killed()
     return 0
+
+
+def stop_early(runtime: object) -> None:
+    """Prepare a supervisor that gets a signal meanwhile."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def client(home: str, tied: str) -> None:
@@ -181,9 +186,8 @@ class SupervisedJob:
             self.listener = listen(self.dir)
             self._sockets.append(self.listener)
         with lock:
-            self.handle: SupervisorHandle = start_supervisor(
-                self.dir.path, tied, lock=lock, entry_points=ENTRIES, preload=preload, grace_s=grace_s
-            )
+            options = ["--preload", ",".join(preload), "--grace-s", str(grace_s)]
+            self.handle: SupervisorHandle = WarmSupervisor(ENTRIES, options=options).give(self.dir.path, tied, lock)
         if adopt_master:
             try:
                 self.accept_master()

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import eps
+from eps.cluster.supervisor.start import WarmSupervisor
 from eps.data.publish import publish_dataset
+from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import prepare_job
 from eps.spec.file import RunRequest
 from eps.storage.locations import RemotePath, write_public
@@ -64,7 +66,7 @@ def start_published(request: RunRequest, cache: RemotePath) -> eps.Job:
     published = publish_dataset(prepared.dataset, cache)
     runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
     prepared.directory.note(runtime=runtime.to_values())
-    return eps.Job(prepared.directory, prepared.start(tied=True))
+    return eps.Job(prepared.directory, prepared.start(tied=True, warm=WarmSupervisor(ENTRY_POINTS)))
 
 
 def outlives_safe_mode(

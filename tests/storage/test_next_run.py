@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,11 +87,9 @@ def test_the_next_try_of_a_resumption_that_was_killed_before_it_began_loses_noth
     assert stopped.model.exists() and stopped.record().former is None
 
 
-def test_a_job_whose_supervisor_ends_before_it_begins_is_as_it_was(
-    stopped: JobDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eps.job.launch.start_supervisor", lambda *_, **__: None)
-    prepare_resume("a9a").prepared.start(tied=False)
+def test_a_job_whose_supervisor_ends_before_it_begins_is_as_it_was(stopped: JobDir) -> None:
+    warm: Any = SimpleNamespace(give=lambda *_: None)
+    prepare_resume("a9a").prepared.start(tied=False, warm=warm)
     with eps.Job.find("a9a") as found:
         assert found.status()["reason"] == "training diverged"
 
@@ -104,19 +104,17 @@ def test_of_a_run_before_nothing_is_left_when_the_next_one_has_begun(stopped: Jo
 
 
 @pytest.mark.parametrize("why", [ResourceError("no processes left"), KeyboardInterrupt()])
-def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(
-    stopped: JobDir, monkeypatch: pytest.MonkeyPatch, why: BaseException
-) -> None:
+def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(stopped: JobDir, why: BaseException) -> None:
     job, files = stopped, files_of(stopped)
     seen: list[object] = []
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object) -> None:
         seen.append(job.ended())
         raise why
 
-    monkeypatch.setattr("eps.job.launch.start_supervisor", refuse)
+    warm: Any = SimpleNamespace(give=refuse)
     with pytest.raises(type(why)):
-        prepare_resume("a9a").prepared.start(tied=False)
+        prepare_resume("a9a").prepared.start(tied=False, warm=warm)
     assert seen == [None] and files_of(job) == files and not job.is_running()
 
 

@@ -1,6 +1,6 @@
-"""``python -m eps.cluster.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
+"""``python -m eps.cluster.supervisor``: run the supervisor of one job; its exit code is the job's.
 
-With ``--handoff-fd`` it imports first and receives the job later, over that socket.  With ``--fork-fd`` it forks such
+It imports first and receives the job later, over the socket ``--handoff-fd``.  With ``--fork-fd`` it forks such
 supervisors (:mod:`eps.cluster.supervisor.fork_server`).
 """
 
@@ -42,11 +42,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m eps.cluster.supervisor", description="Own the processes of one job."
     )
-    parser.add_argument("job_dir", type=Path, nargs="?", metavar="JOB_DIR", help="the job's directory")
-    parser.add_argument("--handoff-fd", type=int, metavar="N", help="socket that sends the job's directory later")
-    parser.add_argument("--fork-fd", type=int, metavar="N", help="socket of requests to fork a supervisor")
-    parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
-    parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--handoff-fd", type=int, metavar="N", help="socket that sends the job later")
+    source.add_argument("--fork-fd", type=int, metavar="N", help="socket of requests to fork a supervisor")
     parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="separated by commas")
     parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="entry of a role")
     parser.add_argument(
@@ -61,30 +59,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_environment(os.environ)
     buffer_lines()
     entry_points = dict(text.split("=", 1) for text in arguments.entry)
-    failures: list[str] = []
     modules = [name for name in arguments.preload.split(",") if name]
     modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
-    waits = arguments.handoff_fd is not None or arguments.fork_fd is not None
-    if waits:
-        failures = preload(modules)
-        if arguments.fork_fd is not None:
-            arguments.handoff_fd = serve(arguments.fork_fd)
-        if arguments.handoff_fd is None or not _take_job(arguments):
-            return 0
-    job = JobDir(arguments.job_dir.absolute())
+    failures = preload(modules)
+    handoff_fd = arguments.handoff_fd if arguments.fork_fd is None else serve(arguments.fork_fd)
+    if handoff_fd is None or (taken := _take_job(handoff_fd)) is None:
+        return 0
+    job, lock_fd, tied_fd = taken
     try:
         # Never closed: it is held until this process ends.
-        lock = JobLock(job.lock, arguments.lock_fd)
-        if arguments.tied_fd is not None:
-            os.set_inheritable(arguments.tied_fd, False)
+        lock = JobLock(job.lock, lock_fd)
+        if tied_fd is not None:
+            os.set_inheritable(tied_fd, False)
         job.begin(phase=Phase.RUNNING, pid=os.getpid(), end=None)
         runtime = job.record().runtime or {}
     except (EpsError, OSError) as error:
         print(f"eps.cluster.supervisor: {error}", file=sys.stderr)
         return CANNOT_START
     signals.pthread_sigmask(signals.SIG_BLOCK, STOP_SIGNALS)
-    if not waits:
-        failures = preload(modules)
     for failure in failures:
         print(f"eps.cluster.supervisor: {failure}", file=sys.stderr)
     prepare = entry_points.pop(SUPERVISOR, "")
@@ -97,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     try:
-        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s, _member_timeout_s(runtime)).run()
+        return Supervisor(job, entry_points, tied_fd, arguments.grace_s, _member_timeout_s(runtime)).run()
     except Exception as error:
         # The kernel kills the remaining processes when this one ends.
         traceback.print_exc()
@@ -107,20 +99,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         lock.close()
 
 
-def _take_job(arguments: argparse.Namespace) -> bool:
-    """Wait for the job and its descriptors; return False if the starting process has none for this supervisor."""
-    with socket.socket(fileno=arguments.handoff_fd) as handoff:
+def _take_job(handoff_fd: int) -> tuple[JobDir, int, int | None] | None:
+    """Wait for the job; return its directory and the descriptors of its lock and of the pipe that ties it.
+
+    Return None if the starting process has no job for this supervisor.  A job without the pipe is detached.
+    """
+    with socket.socket(fileno=handoff_fd) as handoff:
         content, descriptors, _, _ = socket.recv_fds(handoff, 64 * 1024, 2)
     if not content:
-        return False
-    arguments.job_dir = Path(json.loads(content)["job_dir"])
-    arguments.lock_fd, *tied = descriptors
-    arguments.tied_fd = tied[0] if tied else None
-    log = os.open(JobDir(arguments.job_dir).log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return None
+    job = JobDir(Path(json.loads(content)["job_dir"]))
+    lock_fd, *tied = descriptors
+    log = os.open(job.log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    return True
+    return job, lock_fd, tied[0] if tied else None
 
 
 def _member_timeout_s(runtime: Mapping[str, Any]) -> float:

@@ -79,17 +79,11 @@ class SupervisorHandle:
     """A supervisor that this process started.
 
     A tied one ends its job when this process closes the handle or dies; a detached one keeps running.
-
-    Attributes
-    ----------
-    close_timeout_s : float
-        How long :meth:`close` waits for a tied job.
     """
 
-    def __init__(self, process: Process, tie_fd: int | None, close_timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def __init__(self, process: Process, tie_fd: int | None) -> None:
         self._process = process
         self._tie_fd = tie_fd
-        self.close_timeout_s = close_timeout_s
 
     @property
     def pid(self) -> int:
@@ -128,18 +122,18 @@ class SupervisorHandle:
         if self.poll() is None:
             self._process.kill()
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self) -> None:
         """End a tied job and wait for it; leave a detached one running.  Idempotent.
 
         Raises
         ------
         DeadlineError
-            A tied job has not ended within ``timeout_s`` seconds, by default :attr:`close_timeout_s`.
+            A tied job has not ended within :data:`CLOSE_TIMEOUT_S` seconds.
         """
         tie_fd, self._tie_fd = self._tie_fd, None
         if tie_fd is not None:
             os.close(tie_fd)
-            self.wait(self.close_timeout_s if timeout_s is None else timeout_s)
+            self.wait(CLOSE_TIMEOUT_S)
         else:
             self.leave()
 
@@ -161,90 +155,6 @@ class SupervisorHandle:
         self.close()
 
 
-def start_supervisor(
-    job_dir: Path,
-    tied: bool,
-    *,
-    lock: JobLock | None = None,
-    entry_points: Mapping[str, str] | None = None,
-    preload: Sequence[str] | None = None,
-    grace_s: float = GRACE_S,
-    module: str = "eps.cluster.supervisor",
-    close_timeout_s: float = CLOSE_TIMEOUT_S,
-) -> SupervisorHandle:
-    """Start the supervisor of a job, which starts the job master.
-
-    Parameters
-    ----------
-    job_dir : Path
-        Created by :func:`eps.storage.jobdir.create_job_dir`.
-    tied : bool
-        End the job when this process closes the handle or dies, in any way.
-    lock : JobLock, optional
-        The job's lock, which the supervisor inherits; the caller closes its own hold afterwards.
-    entry_points : mapping, optional
-        Role -> ``module:function``; another ``module`` may need none.
-    preload : sequence of str, optional
-        Modules to import before the first fork, instead of the default.
-    grace_s : float, seconds
-        Time from the signal that ends a process to SIGKILL.
-    module : str
-        Module of the process that represents the job on this machine: the supervisor, or a replacement if something
-        else starts the job's processes.
-    close_timeout_s : float, seconds
-        See :class:`SupervisorHandle`.
-
-    Returns
-    -------
-    SupervisorHandle
-        The job master may not have started yet; it writes ``master.json`` when it has.
-
-    Raises
-    ------
-    ResourceError
-        The process cannot be started.
-    """
-    job = JobDir(Path(job_dir).absolute())
-    # -P: a file in the user's working directory must not shadow a module.
-    command = [sys.executable, "-P", "-m", module, str(job.path)]
-    if grace_s != GRACE_S:
-        command += ["--grace-s", str(grace_s)]
-    command += _entry_words(entry_points or {})
-    if preload is not None:
-        command += ["--preload", ",".join(preload)]
-    pass_fds = []
-    read_fd = tie_fd = None
-    if lock is not None:
-        command += ["--lock-fd", str(lock.fileno())]
-        pass_fds.append(lock.fileno())
-    try:
-        if tied:
-            read_fd, tie_fd = os.pipe()
-            command += ["--tied-fd", str(read_fd)]
-            pass_fds.append(read_fd)
-        log_fd = os.open(job.log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log_fd,
-                stderr=log_fd,
-                env=supervisor_environment(os.environ),
-                pass_fds=pass_fds,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log_fd)
-    except OSError as error:
-        if tie_fd is not None:
-            os.close(tie_fd)
-        raise ResourceError(f"the supervisor of {job.path} cannot be started: {error}") from error
-    finally:
-        if read_fd is not None:
-            os.close(read_fd)
-    return SupervisorHandle(process, tie_fd, close_timeout_s)
-
-
 class WarmSupervisor:
     """A supervisor that runs its imports while its job is prepared, and receives the job afterwards.
 
@@ -257,6 +167,10 @@ class WarmSupervisor:
         Role -> ``module:function``.
     forked : (socket, Process), optional
         One that a fork server started, and the socket to it; by default a new process is started.
+    options : sequence of str, optional
+        Further options of the supervisor's command line, such as ``--preload``.
+    log : Path or str, optional
+        File for the output of a new process before it has a job; by default that output is discarded.
 
     Raises
     ------
@@ -264,21 +178,60 @@ class WarmSupervisor:
         The process cannot be started.
     """
 
-    def __init__(self, entry_points: Mapping[str, str], forked: tuple[socket.socket, Process] | None = None) -> None:
+    def __init__(
+        self,
+        entry_points: Mapping[str, str],
+        forked: tuple[socket.socket, Process] | None = None,
+        *,
+        options: Sequence[str] = (),
+        log: Path | str = os.devnull,
+    ) -> None:
         self._entry_points = entry_points
+        self._options = options
         self._socket: socket.socket
         self._process: Process
-        self._socket, self._process = start_early("--handoff-fd", entry_points) if forked is None else forked
+        self._socket, self._process = (
+            start_early("--handoff-fd", entry_points, options, log) if forked is None else forked
+        )
 
     def give(self, job_dir: Path, tied: bool, lock: JobLock) -> SupervisorHandle:
-        """Hand over a job; if this process has ended, to a new one.  Parameters and result are those of
-        start_supervisor.
+        """Hand over a job; if this process has ended, to a new one.
+
+        Parameters
+        ----------
+        job_dir : Path
+            Created by :func:`eps.storage.jobdir.create_job_dir`.
+        tied : bool
+            End the job when this process closes the handle or dies, in any way.
+        lock : JobLock
+            The job's lock, which the supervisor inherits; the caller closes its own hold afterwards.
+
+        Returns
+        -------
+        SupervisorHandle
+            The job master may not have started yet; it writes ``master.json`` when it has.
 
         Raises
         ------
         ResourceError
             This process has ended, and no other one can be started.
         """
+        try:
+            return self._give(job_dir, tied, lock)
+        except OSError:
+            # The job must not get two supervisors, so end this one first.
+            self.cancel()
+        # Only the saved time is lost.  The log explains if the new process ends during its imports too.
+        log = JobDir(job_dir).log("supervisor")
+        another = WarmSupervisor(self._entry_points, options=self._options, log=log)
+        try:
+            return another._give(job_dir, tied, lock)
+        except OSError as error:
+            another.cancel()
+            raise ResourceError(f"the supervisor of {job_dir} cannot be started: {error}") from error
+
+    def _give(self, job_dir: Path, tied: bool, lock: JobLock) -> SupervisorHandle:
+        """Send a job to this process; raise OSError if that fails."""
         read_fd = tie_fd = None
         try:
             descriptors = [lock.fileno()]
@@ -286,12 +239,10 @@ class WarmSupervisor:
                 read_fd, tie_fd = os.pipe()
                 descriptors.append(read_fd)
             socket.send_fds(self._socket, [json.dumps({"job_dir": str(job_dir.absolute())}).encode()], descriptors)
-        except OSError:
+        except BaseException:
             if tie_fd is not None:
                 os.close(tie_fd)
-            self.cancel()
-            # Only the saved time is lost.
-            return start_supervisor(job_dir, tied, lock=lock, entry_points=self._entry_points)
+            raise
         finally:
             if read_fd is not None:
                 os.close(read_fd)
@@ -305,40 +256,52 @@ class WarmSupervisor:
         self._process.wait()
 
 
-def start_early(option: str, entry_points: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def start_early(
+    option: str, entry_points: Mapping[str, str], options: Sequence[str] = (), log: Path | str = os.devnull
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start a supervisor's process before there is a job; return the socket to it, and the process.
 
     Parameters
     ----------
     option : str
         The option that gives it its end of the socket.
-    entry_points : mapping
+    entry_points, options, log
+        See :class:`WarmSupervisor`.
 
     Raises
     ------
     ResourceError
         The process cannot be started.
     """
-    # Requests of a fork server keep their bounds.
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        try:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "eps.cluster.supervisor"),
-                    *(option, str(theirs.fileno()), *_entry_words(entry_points)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=supervisor_environment(os.environ),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise ResourceError(f"a supervisor cannot be started: {error}") from error
+    try:
+        # Requests of a fork server keep their bounds.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                process = _start(option, theirs, [*_entry_words(entry_points), *options], log)
+            except BaseException:
+                ours.close()
+                raise
+    except OSError as error:
+        raise ResourceError(f"a supervisor cannot be started: {error}") from error
     return ours, process
+
+
+def _start(option: str, theirs: socket.socket, words: Sequence[str], log: Path | str) -> subprocess.Popen[bytes]:
+    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            # -P: a file in the user's working directory must not shadow a module.
+            [sys.executable, "-P", "-m", "eps.cluster.supervisor", option, str(theirs.fileno()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log_fd,
+            stderr=log_fd,
+            env=supervisor_environment(os.environ),
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    finally:
+        os.close(log_fd)
 
 
 def _entry_words(entry_points: Mapping[str, str]) -> list[str]:
