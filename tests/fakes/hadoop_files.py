@@ -16,20 +16,19 @@ class _Stream:
     def __init__(self, files: FakeHadoopFiles, url: str, node: Node) -> None:
         self.url = url
         self._files, self._node = files, node
-        self._buffer = b""
         self._is_bad = False
 
     def write(self, data: bytes) -> None:
-        self._buffer += data
+        self.sync()
+        self._node.content = (self._node.content or b"") + data
 
-    def flush(self) -> None:
+    def sync(self) -> None:
         self._is_bad |= self._files.without_data_nodes
         if self._is_bad or self._files.leases.get(self._node.number) is not self:
             raise StorageError(f"{self.url} cannot be written: all DataNodes are bad, or it has no lease")
-        self._node.content = (self._node.content or b"") + self._buffer
-        self._buffer = b""
 
-    sync = flush
+    def is_fenced(self) -> bool:
+        return not self._files.has_open(urlsplit(self.url).path)
 
     def close(self) -> None:
         if self._is_bad:
@@ -69,9 +68,6 @@ class FakeHadoopFiles:
         if self.without_data_nodes:
             raise StorageError(f"{url}: HDFS has not released its writer's lease within 90 s")
         self.leases.pop(self._hdfs.find(urlsplit(url).path).number, None)
-
-    def was_taken_over(self, url: str) -> bool:
-        return self._hdfs.find(urlsplit(url).path).number not in self.leases
 
     def has_open(self, path: str) -> bool:
         """Return whether a file was never closed: nobody can read it before its lease is recovered."""

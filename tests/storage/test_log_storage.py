@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.hadoop.files import HadoopStream
 from eps.cluster.yarn.log_storage import HadoopLogStorage
-from eps.errors import StorageError
+from eps.errors import (
+    AuthenticationError,
+    EpsError,
+    PeerUnavailableError,
+    ResourceError,
+    StorageAwayError,
+    StorageDeniedError,
+    StorageError,
+)
 from eps.hadoop.conf import HadoopConf
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.shared_log import SharedLog
@@ -123,3 +135,25 @@ def test_nobody_takes_over_while_hdfs_cannot_say_what_was_written(
         SharedLog.open(store, "state", must_not_be)
     files.without_data_nodes = False
     assert SharedLog.open(store, "state", must_not_be).recovered.records == (b"one",)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (AuthenticationError, StorageDeniedError),
+        (PeerUnavailableError, StorageError),
+        (ResourceError, StorageError),
+        (StorageAwayError, StorageAwayError),
+    ],
+)
+def test_every_error_of_hadoops_client_is_one_of_a_storage(found: type[EpsError], told: type[EpsError]) -> None:
+    @contextmanager
+    def errors(doing: str, otherwise: object) -> Iterator[None]:
+        yield
+        raise found(f"{doing}: why")
+
+    session: Any = SimpleNamespace(errors=errors)
+    stream = HadoopStream(session, "hdfs://lake/log", SimpleNamespace(hsync=lambda: None))
+    with pytest.raises(StorageError, match=r"^hdfs://lake/log cannot be written: why$") as raised:
+        stream.sync()
+    assert type(raised.value) is told

@@ -231,7 +231,6 @@ def logs() -> None:
     try:
         stream = found.open(log)
         stream.write(b"one ")
-        stream.flush()
         stream.write(b"two ")
         stream.sync()
         with pytest.raises(StorageError):

@@ -8,51 +8,12 @@ from __future__ import annotations
 
 import posixpath
 import secrets
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO
 
 from eps.cluster.yarn.hadoop.files import HadoopFiles, HadoopStream
-from eps.errors import AuthenticationError, EpsError, StorageDeniedError, StorageError
+from eps.errors import EpsError
 from eps.storage.api import Storage
-
-
-@contextmanager
-def _as_storage_errors() -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except AuthenticationError as error:
-        raise StorageDeniedError(str(error)) from error
-    except EpsError as error:
-        raise StorageError(str(error)) from error
-
-
-class _Appended:
-    """Implements :class:`eps.storage.shared_log.AppendFile`."""
-
-    def __init__(self, files: HadoopFiles, stream: HadoopStream) -> None:
-        self._files = files
-        self._stream = stream
-
-    def write(self, data: bytes) -> None:
-        with _as_storage_errors():
-            self._stream.write(data)
-            self._stream.flush()
-
-    def sync(self) -> None:
-        with _as_storage_errors():
-            self._stream.sync()
-
-    def is_fenced(self) -> bool:
-        """Return whether another process has had HDFS close the file."""
-        with _as_storage_errors():
-            return self._files.was_taken_over(self._stream.url)
-
-    def close(self) -> None:
-        with _as_storage_errors():
-            self._stream.close()
 
 
 class HadoopLogStorage:
@@ -69,7 +30,7 @@ class HadoopLogStorage:
         self._files = files
         self._shared = shared
 
-    def append(self, path: str, head: bytes) -> _Appended:
+    def append(self, path: str, head: bytes) -> HadoopStream:
         """Create a file to append to.  It gets its name once its head is on the DataNodes.
 
         HDFS creates a file before a DataNode accepts its content.  If none does, an empty file would stay under that
@@ -77,31 +38,27 @@ class HadoopLogStorage:
         """
         folder, name = posixpath.split(path)
         temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
-        with _as_storage_errors():
-            stream = self._files.open(self.describe(temporary))
-            try:
-                stream.write(head)
-                stream.flush()
-                self._shared.rename(temporary, path)
-            except BaseException:
-                # Remove it before closing: closing waits for content that no DataNode has.
-                with suppress(EpsError):
-                    self._shared.remove(temporary)
-                with suppress(EpsError):
-                    stream.close()
-                raise
-            stream.url = self.describe(path)
-            return _Appended(self._files, stream)
+        stream = self._files.open(self.describe(temporary))
+        try:
+            stream.write(head)
+            self._shared.rename(temporary, path)
+        except BaseException:
+            # Remove it before closing: closing waits for content that no DataNode has.
+            with suppress(EpsError):
+                self._shared.remove(temporary)
+            with suppress(EpsError):
+                stream.close()
+            raise
+        stream.url = self.describe(path)
+        return stream
 
     def mark(self, path: str) -> None:
         """Create an empty file; that needs the NameNode only, no DataNode."""
-        with _as_storage_errors():
-            self._files.touch(self.describe(path))
+        self._files.touch(self.describe(path))
 
     def fence(self, path: str) -> None:
         """Have HDFS close a file in place of its writer (lease recovery)."""
-        with _as_storage_errors():
-            self._files.take_over(self.describe(path))
+        self._files.take_over(self.describe(path))
 
     def write(self, path: str) -> AbstractContextManager[BinaryIO]:
         """See :class:`~eps.storage.api.Storage`."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
-from eps.errors import ResourceError, RpcError, StorageError
+from eps.errors import AuthenticationError, EpsError, StorageDeniedError, StorageError
 from eps.hadoop.bridge import java, jbool, jbytes, jshort
 from eps.hadoop.session import HadoopSession
 
@@ -27,8 +26,12 @@ def _errors(session: HadoopSession, doing: str) -> Iterator[None]:
     try:
         with session.errors(doing, StorageError):
             yield
-    except (RpcError, ResourceError) as error:
-        raise StorageError(str(error)) from None
+    except StorageError:
+        raise
+    except AuthenticationError as error:
+        raise StorageDeniedError(str(error)) from error
+    except EpsError as error:
+        raise StorageError(str(error)) from error
 
 
 class HadoopFiles:
@@ -41,7 +44,6 @@ class HadoopFiles:
 
     def __init__(self, session: HadoopSession) -> None:
         self._session = session
-        self._conf = session.java_conf
 
     def open(self, url: str) -> HadoopStream:
         """Create a file and its missing parent folders.
@@ -52,7 +54,7 @@ class HadoopFiles:
             The file exists, or the cluster refuses it.
         """
         with _errors(self._session, f"{url} cannot be written"):
-            files, path = self._at(url)
+            files, path = _at(self._session, url)
             self._make_folder(files, path.getParent())
             stream = files.create(path, jbool(False))
             try:
@@ -73,30 +75,9 @@ class HadoopFiles:
             The cluster refuses it.
         """
         with _errors(self._session, f"{url} cannot be created"):
-            files, path = self._at(url)
+            files, path = _at(self._session, url)
             self._make_folder(files, path.getParent())
             files.createNewFile(path)
-
-    def was_taken_over(self, url: str, timeout_s: float = TAKING_OVER_S) -> bool:
-        """Return whether another process has taken over a file that this process writes; see :meth:`take_over`.
-
-        Wait up to ``timeout_s``, because a DataNode refuses the writer a moment before the NameNode closes the file.
-
-        Raises
-        ------
-        StorageError
-            The cluster does not answer.
-        """
-        end_s = time.monotonic() + timeout_s
-        with _errors(self._session, f"the state of {url} cannot be read"):
-            files, path = self._at(url)
-            if not hasattr(files, "isFileClosed"):
-                return False
-            while not files.isFileClosed(path):
-                if time.monotonic() >= end_s:
-                    return False
-                time.sleep(_LOOK_S)
-        return True
 
     def take_over(self, url: str, timeout_s: float = TAKE_OVER_S) -> None:
         """Close a file in place of its writer, which can write no more; data that it has flushed is kept.
@@ -108,7 +89,7 @@ class HadoopFiles:
         """
         end_s = time.monotonic() + timeout_s
         with _errors(self._session, f"{url} cannot be taken over"):
-            files, path = self._at(url)
+            files, path = _at(self._session, url)
             if not hasattr(files, "recoverLease"):
                 # Only HDFS has leases on open files.
                 return
@@ -117,13 +98,15 @@ class HadoopFiles:
                     raise StorageError(f"{url}: HDFS has not released its writer's lease within {timeout_s:g} s")
                 time.sleep(_LOOK_S)
 
-    def _at(self, url: str) -> tuple[Any, Any]:
-        path = java("org.apache.hadoop.fs.Path")(url)
-        return path.getFileSystem(self._conf), path
-
     def _make_folder(self, files: Any, path: Any) -> None:
         if not files.exists(path) and not files.mkdirs(path, _mode(DIRECTORY_MODE)):
             raise StorageError(f"{path}: the folder cannot be created")
+
+
+def _at(session: HadoopSession, url: str) -> tuple[Any, Any]:
+    """Return the file system of a URL, and its path there."""
+    path = java("org.apache.hadoop.fs.Path")(url)
+    return path.getFileSystem(session.java_conf), path
 
 
 def _mode(mode: int) -> Any:
@@ -131,7 +114,7 @@ def _mode(mode: int) -> Any:
 
 
 class HadoopStream:
-    """A file open for writing.  For one thread at a time."""
+    """Implements :class:`eps.storage.shared_log.AppendFile`.  For one thread at a time."""
 
     def __init__(self, session: HadoopSession, url: str, stream: Any) -> None:
         self._session = session
@@ -140,13 +123,9 @@ class HadoopStream:
         self._stream = stream
 
     def write(self, data: bytes) -> None:
-        """Write to this process's buffer; readers see the data after :meth:`flush`."""
+        """Send data to all DataNodes of the file: it survives this process, and readers see it."""
         with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.write(jbytes(data))
-
-    def flush(self) -> None:
-        """Send the buffer to all DataNodes of the file: the data survives this process, and readers see it."""
-        with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.hflush()
 
     def sync(self) -> None:
@@ -154,15 +133,29 @@ class HadoopStream:
         with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.hsync()
 
+    def is_fenced(self) -> bool:
+        """Return whether another process has taken over the file; see :meth:`HadoopFiles.take_over`.
+
+        Wait up to :data:`TAKING_OVER_S`, because a DataNode refuses the writer a moment before the NameNode closes the
+        file.
+
+        Raises
+        ------
+        StorageError
+            The cluster does not answer.
+        """
+        end_s = time.monotonic() + TAKING_OVER_S
+        with _errors(self._session, f"the state of {self.url} cannot be read"):
+            files, path = _at(self._session, self.url)
+            if not hasattr(files, "isFileClosed"):
+                return False
+            while not files.isFileClosed(path):
+                if time.monotonic() >= end_s:
+                    return False
+                time.sleep(_LOOK_S)
+        return True
+
     def close(self) -> None:
         """Close the file.  Idempotent."""
         with _errors(self._session, f"{self.url} cannot be closed"):
             self._stream.close()
-
-    def __enter__(self) -> HadoopStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
