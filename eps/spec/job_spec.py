@@ -235,8 +235,8 @@ class JobSpec(Table, frozen=True):
         return Schedule(seconds=seconds, at=tuple(sorted(set(numbers))))
 
     def evaluate_at(self, clock: int) -> bool:
-        """Return whether the test data is evaluated at the parameters of ``clock``."""
-        return clock >= 0 and (clock % self.evaluation_clocks == 0 or clock == self.iterations)
+        """Return whether the test data is evaluated at ``clock``, which is iteration ``clock + 1``."""
+        return clock >= 0 and ((clock + 1) % self.evaluation_clocks == 0 or clock == self.iterations)
 
     @property
     def evaluation_clocks(self) -> int:

@@ -70,7 +70,9 @@ class Training(Table, frozen=True):
     ] = True
     init: Annotated[str, "start from this exported model (.npz)", "PATH"] = ""
     eval_every: Annotated[
-        int, Meta(ge=0, le=MOST_NUMBER), "clocks between evaluations on the test data; 0: about 100 evaluations in all"
+        int,
+        Meta(ge=0, le=MOST_NUMBER),
+        "evaluate on the test data in every N-th iteration; 0: about 100 times in all",
     ] = 0
     on_divergence: Annotated[
         Literal["stop", "continue"], "when the loss is not finite: stop or continue", "stop|continue"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eps.cluster.supervisor.fork_server import ForkServer
@@ -117,6 +118,18 @@ def checkpoints_at(rungs: Rungs, iterations: int, *, restarts: bool) -> str:
         return ",".join(str(at) for at in rungs.until(iterations).all())
     least = -(-rungs.first // MOST_BETWEEN_RUNGS) if restarts else rungs.first
     return str(next(every for every in range(least, rungs.first + 1) if rungs.first % every == 0))
+
+
+def evaluated_every(judged_at: int, most: int) -> int:
+    """Return after how many iterations to evaluate, at most, so that a trial's metric is known when it is judged.
+
+    Parameters
+    ----------
+    judged_at : int
+        A trial is judged at multiples of it.
+    most : int
+    """
+    return next(every for every in range(most, 0, -1) if judged_at % every == 0)
 
 
 def manager_of(tag: str) -> str:
@@ -261,6 +274,9 @@ class Fleet:
                 self._settle,
             )
         spec = hosted(submission.spec.with_settings(**settings.job_settings))
+        if metric != "loss" and not spec.training.eval_every:
+            judged_at = gcd(feedback_iteration, rungs.first)
+            spec = spec.with_settings(eval_every=evaluated_every(judged_at, spec.evaluation_clocks))
         restarts, pauses = needs_of(POLICIES[settings.policy]).checkpoints, state.pauses(submission.sweep)
         if (restarts or pauses) and not spec.checkpoint_every:
             # HDFS serves others, too.

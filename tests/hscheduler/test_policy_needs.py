@@ -83,6 +83,24 @@ def test_the_jobs_of_a_policy_that_restarts_them_have_checkpoints(
     }
 
 
+def test_a_trial_is_evaluated_when_it_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs: dict[str, JobSpec] = {}
+
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
+        specs[job_id] = launch.spec
+        return FakeLive(World(0), job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
+    with LiveScheduler(nodes(3), LiveSettings("static")) as scheduler:
+        scheduler.open_sweep(e.SweepOpened("sweep", metric="accuracy", feedback_iteration=12))
+        for name, settings in (("t1", {}), ("t2", {"eval_every": 5}), ("t3", {"iterations": 250})):
+            spec = JobSpec.from_dict({"iterations": 1000, "test": "0.2", **settings})
+            scheduler.submit(e.JobSubmitted(request(name)), spec)
+        scheduler.settle(TIMEOUT_S)
+    assert [specs[name].evaluation_clocks for name in ("t1", "t2", "t3")] == [6, 5, 2]
+    assert specs["t1"].evaluate_at(11) and not specs["t1"].evaluate_at(12), "iteration 12 is clock 11"
+
+
 def test_a_trial_that_pauses_takes_checkpoints_at_its_rungs_alone() -> None:
     assert checkpoints_at(Rungs(12, 3), 324, restarts=False) == "12,36,108"
     assert checkpoints_at(Rungs(12, 3, 100), 324, restarts=False) == "12,36"
