@@ -45,8 +45,6 @@ VARIANTS: dict[str, dict[str, object]] = {
     "all keys": {"push": "dense"},
     "keys that are touched": {"push": "auto"},
     "changes only": {"push": "changes"},
-    "unchanged partitions skipped": {"push": "auto", "skip_unchanged": True},
-    "changes only, unchanged skipped": {"push": "changes", "skip_unchanged": True},
     "not reproducible": {"push": "auto", "reproducible": False},
     "not reproducible, float16": {"push": "auto", "reproducible": False, "wire": "float16"},
 }

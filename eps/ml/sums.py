@@ -45,9 +45,6 @@ from eps.ml.steps import CLOSE_KEYS, Quotient, plain_quotient
 #: Sums on the grid: int32, or int64 for many splits.
 IntegerArray = NDArray[Any]
 
-#: How many keys of a sum are checked first when looking for a value that is not zero.
-_FIRST_LOOK = 256
-
 
 class WrittenOnce:
     """A running sum.  A first part that has every key is stored instead of added to zeros.
@@ -86,18 +83,6 @@ class WrittenOnce:
         if last is None:
             return self.sum, self._sum[:0]
         return (self._sum, last) if self._written else (last, last[:0])
-
-    def is_zero(self) -> bool:
-        """Return whether every value of the sum is zero."""
-        total, added = self.terms()
-        # Checked in growing chunks, because each check reads its whole chunk.
-        start, size = 0, _FIRST_LOOK
-        while start < len(total):
-            part = total[start : start + size]
-            if np.count_nonzero(part + added[start : start + size] if added.size else part):
-                return False
-            start, size = start + size, 8 * size
-        return True
 
     def _add_part(
         self,

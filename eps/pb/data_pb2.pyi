@@ -56,18 +56,16 @@ class Form(_message.Message):
     def __init__(self, length: _Optional[int] = ..., changed_only: _Optional[bool] = ..., float16: _Optional[bool] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class Pulls(_message.Message):
-    __slots__ = ("min_clock", "partitions", "keysets", "have_versions", "with_keys")
+    __slots__ = ("min_clock", "partitions", "keysets", "with_keys")
     MIN_CLOCK_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     KEYSETS_FIELD_NUMBER: _ClassVar[int]
-    HAVE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     WITH_KEYS_FIELD_NUMBER: _ClassVar[int]
     min_clock: int
     partitions: _containers.RepeatedScalarFieldContainer[int]
     keysets: _containers.RepeatedScalarFieldContainer[bytes]
-    have_versions: _containers.RepeatedScalarFieldContainer[int]
     with_keys: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, min_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., keysets: _Optional[_Iterable[bytes]] = ..., have_versions: _Optional[_Iterable[int]] = ..., with_keys: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, min_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., keysets: _Optional[_Iterable[bytes]] = ..., with_keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Exchange(_message.Message):
     __slots__ = ("pushes", "pulls", "incarnation", "results")
@@ -94,20 +92,16 @@ class PushResult(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., have: _Optional[_Iterable[int]] = ..., accepted: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class PullResult(_message.Message):
-    __slots__ = ("partition", "clock", "refusal", "form", "version", "unchanged")
+    __slots__ = ("partition", "clock", "refusal", "form")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     FORM_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     clock: int
     refusal: Refusal
     form: Form
-    version: int
-    unchanged: bool
-    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., form: _Optional[_Union[Form, _Mapping]] = ..., version: _Optional[int] = ..., unchanged: _Optional[bool] = ...) -> None: ...
+    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., form: _Optional[_Union[Form, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("retry", "membership", "unknown_keyset", "error", "passed")
@@ -124,12 +118,11 @@ class Refusal(_message.Message):
     def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ..., passed: _Optional[bool] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("accepted", "pushes", "served", "served_clocks", "served_versions", "packed_values", "pulls", "packed_exponents")
+    __slots__ = ("accepted", "pushes", "served", "served_clocks", "packed_values", "pulls", "packed_exponents")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     SERVED_CLOCKS_FIELD_NUMBER: _ClassVar[int]
-    SERVED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PACKED_VALUES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
     PACKED_EXPONENTS_FIELD_NUMBER: _ClassVar[int]
@@ -137,11 +130,10 @@ class ExchangeReply(_message.Message):
     pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
     served: _containers.RepeatedScalarFieldContainer[int]
     served_clocks: _containers.RepeatedScalarFieldContainer[int]
-    served_versions: _containers.RepeatedScalarFieldContainer[int]
     packed_values: _containers.RepeatedScalarFieldContainer[int]
     pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
     packed_exponents: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, accepted: _Optional[_Iterable[int]] = ..., pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[_Iterable[int]] = ..., pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "keysets", "changed_only", "kept", "checksum")

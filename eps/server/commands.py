@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.partition_state import Holding
@@ -23,7 +21,7 @@ from eps.core.server_state import ServerState
 from eps.errors import ProtocolError, TakenOverError
 from eps.net.messages import exchange as x
 from eps.net.messages.codec import membership_to_pb
-from eps.net.messages.exchange import Lean, PushPart
+from eps.net.messages.exchange import PushPart
 from eps.pb import data_pb2 as pb
 from eps.server.checks import update_data
 from eps.server.copier import Copier
@@ -176,8 +174,6 @@ class Commands:
     ----------
     state : ServerState
         Read, never stepped.
-    lean : Lean
-        How parameters are encoded for workers.
     report : callable
         Sends a report to the job master.
 
@@ -194,7 +190,6 @@ class Commands:
         followers: Followers,
         writer: Copier[m.TakeCheckpoint, s.TakeSnapshot],
         cuts: CutCopies,
-        lean: Lean,
         report: Callable[[m.Report], None],
     ) -> None:
         self._state = state
@@ -202,7 +197,6 @@ class Commands:
         self._followers = followers
         self._cuts = cuts
         self._copiers = (writer, cuts.copier)
-        self._lean = lean
         self._report = report
         self._arithmetic = Arithmetic()
         self.deferred: deque[DeferredAnswer] = deque()
@@ -292,18 +286,13 @@ class Commands:
         request = command.request
         assert isinstance(request, PullRequest)
         store, part, clock = self._partitions.stores[command.partition], request.part, command.clock
-        version = store.version_at(clock)
-        unchanged = part.have_version == version and self._lean.skip_unchanged
-        if unchanged:
-            values, exponents = np.empty(0, np.float32), store.exponents_at(clock)
-        else:
-            try:
-                values, exponents = store.pull(clock, part)
-            except ProtocolError as error:
-                # A late repeat of a pull that was answered before.
-                request.refuse(pb.Refusal(error=str(error)))
-                return
-        request.exchange.settle(x.PullAnswer(part.partition, clock, values, exponents, None, version, unchanged))
+        try:
+            values, exponents = store.pull(clock, part)
+        except ProtocolError as error:
+            # A late repeat of a pull that was answered before.
+            request.refuse(pb.Refusal(error=str(error)))
+            return
+        request.exchange.settle(x.PullAnswer(part.partition, clock, values, exponents))
 
     def _fail(self, command: s.Fail) -> None:
         _part(command.request).refuse(pb.Refusal(error=command.why))

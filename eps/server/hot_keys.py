@@ -148,17 +148,10 @@ class Table:
         self.values = after
         return gradient
 
-    def keep_values(self) -> None:
-        """Close a clock whose step changes nothing: both versions are the same array."""
-        self.drop_previous()
-        self.previous = self.values
-
     def drop_previous(self) -> None:
         """Free the previous version."""
         if self.previous is not None:
-            if self.previous is not self.values:
-                self._spare = self.previous
-            self.previous = None
+            self._spare, self.previous = self.previous, None
 
 
 class HotKeys:
@@ -310,12 +303,6 @@ class HotKeys:
         """Apply the owner's step of a clock."""
         self._set_places(places)
         self.step(Formed(gradient), 1, clock, keep_gradient=False)
-
-    def keep_values(self) -> None:
-        """Close a clock whose step changes nothing: both versions are the same array."""
-        self.table.keep_values()
-        self._ahead = True
-        self.clock += 1
 
     def write_back(self) -> None:
         """Bring the partition's arrays up to date."""

@@ -190,10 +190,6 @@ class AllKeys:
         self._previous, self.values = self.values, values
         return gradient
 
-    def keep_values(self) -> None:
-        """Close a clock whose step changes nothing: both versions are the same array."""
-        self._previous = self.values
-
     def follow(self, gradient: np.ndarray, places: np.ndarray | None, clock: int) -> None:
         """Apply the owner's step of a clock."""
         self.step(Formed(gradient), 1, clock, keep_gradient=False)
@@ -384,8 +380,6 @@ class PartitionStore:
         self._idle_changes_nothing = optimizer.idle_step_changes_nothing()
         self._takes_sum = optimizer.takes_sum
         self.clock = settings.first_clock
-        #: Counts the changes of the values, from 1; a follower's may be ahead of its owner's, never behind.
-        self.version = self._previous_version = 1
         self.exponents = grid.initial_exponents(length) if settings.reproducible else np.empty(0, np.int16)
         self._previous_exponents = self.exponents
         #: How often each split was added to the parameters, for the ledger; counted where it happens.
@@ -456,26 +450,14 @@ class PartitionStore:
             pushes.close()
             self._measure(exponents, clock)
             return UpdateData(np.empty(0, np.float32), None, exponents, 1.0)
-        closed, samples, gradient = pushes.total, 1 if self._takes_sum else max(1, pushes.samples), None
+        closed, samples = pushes.total, 1 if self._takes_sum else max(1, pushes.samples)
         assert closed is not None
         exponents = closed.next_exponents(clock) if isinstance(closed, ClockSum) else self.exponents
-        self._previous_version = self.version
-        if not keep_gradient and self._changes_nothing(closed):
-            parameters.keep_values()
-        else:
-            self.version += 1
-            closed = pushes.over(parameters.settle())
-            gradient = parameters.step(closed, samples, clock, keep_gradient)
+        gradient = parameters.step(pushes.over(parameters.settle()), samples, clock, keep_gradient)
         self._count(pushes.splits)
         pushes.close()
         self._measure(exponents, clock)
         return None if gradient is None else UpdateData(gradient, parameters.places, exponents, 1.0)
-
-    def _changes_nothing(self, closed: ClockSum | PlainClockSum) -> bool:
-        """Return whether the step of a clock changes no value."""
-        if not self._idle_changes_nothing or (isinstance(closed, ClockSum) and closed.raw):
-            return False
-        return closed.is_zero()
 
     def _measure(self, exponents: np.ndarray, clock: int) -> None:
         self._previous_exponents, self.exponents, self.clock = self.exponents, exponents, clock + 1
@@ -503,7 +485,6 @@ class PartitionStore:
         mean = (gradient / np.float32(max(1, push.samples))).astype(np.float32)
         update = UpdateData(mean, keys, np.empty(0, np.int16), share)
         self._parameters.step_in_place(update, clock)
-        self.version += 1
         self._count(push.splits)
         return update
 
@@ -511,8 +492,6 @@ class PartitionStore:
 
     def apply_update(self, update: UpdateData, clock: int, splits: Sequence[int]) -> None:
         """Apply a step of the owner; the bits are the owner's."""
-        self._previous_version = self.version
-        self.version += 1
         if not self._bsp:
             assert isinstance(self._parameters, AllKeys)
             self._parameters.step_in_place(update, clock)
@@ -527,7 +506,7 @@ class PartitionStore:
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
         """Return (arrays, size_bytes): the partition in an opaque form that never changes later."""
         values, last, slots = self._parameters.arrays()
-        state = np.array([self.clock, self.version], np.int64)
+        state = np.array([self.clock], np.int64)
         arrays = (state, values, self.exponents, self.applications.copy(), last, *slots)
         return arrays, sum(a.nbytes for a in arrays)
 
@@ -550,7 +529,7 @@ class PartitionStore:
         state, values, exponents, applications, last, *slots = arrays
         size = self.stop - self.start
         expected = [(size, np.float32), (len(self.exponents), np.int16), (len(self.applications), np.int64)]
-        expected += [(size, np.float32)] * num_slots + [(2, np.int64)]
+        expected += [(size, np.float32)] * num_slots + [(1, np.int64)]
         for (length, dtype), theirs in zip(expected, [values, exponents, applications, *slots, state], strict=True):
             if theirs.shape != (length,) or theirs.dtype != dtype:
                 due = f"{np.dtype(dtype)}({length},)"
@@ -560,8 +539,7 @@ class PartitionStore:
         if self._parameters.last is not None and (last.shape != (size,) or last.dtype != np.int32):
             found = f"{last.dtype}{last.shape}"
             raise TransferError(f"partition {self.partition} has clocks {found}; expected int32({size},)")
-        self.clock, self.version = int(state[0]), int(state[1])
-        self._previous_version = self.version
+        self.clock = int(state[0])
         # Small arrays may share memory with others, so they are copied.
         self.exponents = self._previous_exponents = exponents.copy()
         self.applications = applications.copy()
@@ -591,14 +569,6 @@ class PartitionStore:
         if previous and not unchanged and (clock < 0 or not self._parameters.has_previous):
             raise ProtocolError(f"partition {self.partition} no longer keeps its parameters of clock {clock}")
         return self._parameters.read(part.keyset, part.keys, previous and not unchanged), exponents
-
-    def version_at(self, clock: int) -> int:
-        """Return the version of the values that :meth:`pull` returns for ``clock``."""
-        return self._previous_version if self._bsp and clock != self.clock else self.version
-
-    def exponents_at(self, clock: int) -> np.ndarray:
-        """Return the exponents that :meth:`pull` returns for ``clock``."""
-        return self._previous_exponents if self._bsp and clock != self.clock else self.exponents
 
     def export(self) -> np.ndarray:
         """Return every value brought up to date, shape (p,), float32."""

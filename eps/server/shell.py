@@ -60,9 +60,7 @@ class ServerShell:
         sink = CheckpointSink(name, self._checkpoints, report)
         self._writer = Copier("checkpoint", name, sink, stores, self._lock, report)
         self._cuts = CutCopies(name, stores, self._peers, self._lock, report)
-        self._commands = Commands(
-            self._state, self._partitions, self._followers, self._writer, self._cuts, runtime.lean, report
-        )
+        self._commands = Commands(self._state, self._partitions, self._followers, self._writer, self._cuts, report)
         self._preparations = Preparations(runtime, van, report)
         #: Results of streams that the state has not processed yet.
         self._acknowledged: deque[Transfer | s.SendingFailed] = deque()

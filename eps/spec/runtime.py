@@ -217,9 +217,7 @@ class Runtime:
     @cached_property
     def lean(self) -> Lean:
         """What is left out on the wire."""
-        return Lean(
-            self.spec.network.push == "changes", self.spec.network.wire == "float16", self.spec.network.skip_unchanged
-        )
+        return Lean(self.spec.network.push == "changes", self.spec.network.wire == "float16")
 
     @property
     def samples_per_clock(self) -> int:
@@ -237,7 +235,7 @@ _HOW_IT_RUNS = frozenset(
     "workers servers reliable transient stage_rule max_lag_s max_containers start_with at tls van "
     "exchange_timeout_s on_divergence eval_every checkpoint_every keep checkpoint_dir on image memory_mb vcores "
     "resource queue priority lifetime_s acl tags label execution python container_timeout_s engine_timeout_s "
-    "grow_back_s skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()
+    "grow_back_s member_timeout_s master_timeout_s data labels test test_labels".split()
 )
 
 

@@ -133,7 +133,6 @@ class Network(Table, frozen=True):
         "(all keys) or changes (as auto, without zeros)",
         "NAME",
     ] = "auto"
-    skip_unchanged: Annotated[bool, "do not send parameters again to a worker that has them"] = False
     wire: Annotated[
         Literal["float32", "float16"],
         "float32, or float16: half the bytes, not with reproducible sums",

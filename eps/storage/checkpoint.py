@@ -10,7 +10,7 @@
     │   └── manifest.json              list of the files, with its own checksum
     └── 0001-00000050.partial/         one that is being written
 
-A part consists of ``EPSPART1``, the length of the header (8 bytes, little-endian), the header (JSON: data types and
+A part consists of ``EPSPART2``, the length of the header (8 bytes, little-endian), the header (JSON: data types and
 shapes), the arrays, and the XXH3 (64 bits) of all of that.  Arrays are written from and read into their final memory,
 without a copy.
 
@@ -47,7 +47,8 @@ PARTIAL = ".partial"
 MANIFEST = "manifest.json"
 HISTORY = "history.jsonl"
 _NAME = re.compile(r"(\d{4,})-(\d{8,})", re.ASCII)
-_MAGIC = b"EPSPART1"
+#: The last byte is the version of the arrays (:meth:`eps.server.partition_store.PartitionStore.snapshot`).
+_MAGIC = b"EPSPART2"
 _LENGTH_BYTES = 8
 _DIGEST_BYTES = 8
 #: A header describes about a dozen arrays.
@@ -179,6 +180,8 @@ def _read_header(
 ) -> list[tuple[str, tuple[int, ...]]]:
     head = _read_exactly(file, len(_MAGIC) + _LENGTH_BYTES, where)
     length = int.from_bytes(head[len(_MAGIC) :], "little")
+    if head.startswith(_MAGIC[:-1]) and not head.startswith(_MAGIC):
+        raise StorageError(f"{where}: was written by another version of EPS and cannot be read")
     if not head.startswith(_MAGIC) or length > _MOST_HEADER_BYTES:
         raise StorageError(f"{where}: is damaged: it does not begin like a part")
     text = _read_exactly(file, length, where)

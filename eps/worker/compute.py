@@ -18,7 +18,6 @@ import numpy as np
 
 from eps.core.messages import SplitResult
 from eps.data.splitfile import SplitData
-from eps.errors import ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import Purpose, distinct, random_stream
 from eps.ml.batches import draw
@@ -204,16 +203,8 @@ class Parameters:
     values: np.ndarray
     #: The grid's exponents by block over the whole key space; empty if sums are not reproducible.
     exponents: np.ndarray
-    #: Partition -> version of its values, as its server counts.
-    versions: dict[int, int] = field(default_factory=dict)
     #: Partitions that have arrived.
     arrived: set[int] = field(default_factory=set)
-    #: Epoch of the first arrival: after a loss of members another server may count versions differently.
-    epoch: int = 0
-
-    def known_versions(self, epoch: int) -> Mapping[int, int]:
-        """Return the versions if they are valid for the servers of an epoch."""
-        return self.versions if epoch == self.epoch else {}
 
 
 def contiguous_parameters(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
@@ -243,7 +234,7 @@ def contiguous_parameters(active: ActiveSet, answers: Sequence[PullAnswer]) -> n
     for answer in answers:
         a, b, _, _ = active.spans[answer.partition]
         values = answer.values
-        if answer.unchanged or values.base is not base or len(values) != b - a or not values.flags.c_contiguous:
+        if values.base is not base or len(values) != b - a or not values.flags.c_contiguous:
             return None
         if values.__array_interface__["data"][0] != begin + 4 * a:
             return None
@@ -371,29 +362,23 @@ class Computation:
             # The memory is lent by a server.
             into.values = into.values.copy()
 
-    def pulls(self, min_clock: int, have: Mapping[int, int]) -> list[PullPart]:
+    def pulls(self, min_clock: int) -> list[PullPart]:
         """Return the pulls of the partitions that have not arrived.
 
         Parameters
         ----------
         min_clock : int
             Clocks that a partition must have completed.
-        have : mapping
-            Partition -> version of the previous clock's parameters, which are in memory.
         """
         keysets, arrived = self.active.keysets, self.parameters.arrived
         return [
-            PullPart(partition, min_clock, keysets[partition], None, have.get(partition, 0), b - a)
+            PullPart(partition, min_clock, keysets[partition], None, b - a)
             for partition, (a, b, _, _) in enumerate(self.active.spans)
             if partition not in arrived
         ]
 
-    def take(self, answers: Sequence[PullAnswer], have: Parameters | None) -> None:
-        """Store parameters that arrived together, and compute the splits that waited for them.
-
-        Partitions that the server says are unchanged are copied from ``have``, the previous clock's parameters.  Those
-        are never overwritten, because some of that clock may have to be computed again.
-        """
+    def take(self, answers: Sequence[PullAnswer]) -> None:
+        """Store parameters that arrived together, and compute the splits that waited for them."""
         into = self.parameters
         whole = contiguous_parameters(self.active, answers)
         if whole is not None:
@@ -401,15 +386,10 @@ class Computation:
         for answer in answers:
             partition = answer.partition
             a, b, first, stop = self.active.spans[partition]
-            if answer.unchanged:
-                if have is None or have.versions.get(partition) != answer.version:
-                    raise ProtocolError(f"a server says partition {partition} is unchanged, but it was never received")
-                into.values[a:b] = have.values[a:b]
-            elif whole is None:
+            if whole is None:
                 into.values[a:b] = answer.values
             if len(into.exponents):
                 into.exponents[first:stop] = answer.exponents
-            into.versions[partition] = answer.version
             into.arrived.add(partition)
         # Once all have arrived, computing here would overlap with nothing.
         if self.clock < self._runtime.settings.iterations and not self.complete:
@@ -619,19 +599,17 @@ class Program:
         self._datasets.keep_active(splits)
         return self._datasets.describe()
 
-    def begin(self, clock: int, epoch: int) -> Computation:
+    def begin(self, clock: int) -> Computation:
         """Return a computation of the loaded splits at a clock, whose parameters are still to arrive."""
         assert self._active is not None
         if clock > 0:
             self._first.clear()
-        return self._computation(self._active.at(clock), clock, epoch, self._first)
+        return self._computation(self._active.at(clock), clock, self._first)
 
-    def _computation(
-        self, active: ActiveSet, clock: int, epoch: int, first: FirstGradients | None = None
-    ) -> Computation:
+    def _computation(self, active: ActiveSet, clock: int, first: FirstGradients | None = None) -> Computation:
         blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
         # Entries of blocks that have not arrived do not matter: nothing is added to these blocks.
-        parameters = Parameters(np.empty(active.size, np.float32), np.zeros(blocks, np.int16), epoch=epoch)
+        parameters = Parameters(np.empty(active.size, np.float32), np.zeros(blocks, np.int16))
         return Computation(self._runtime, active, parameters, clock, empty=self._empty, first=first)
 
     def is_for(self, computation: Computation, clock: int) -> bool:
@@ -663,7 +641,7 @@ class Program:
             return
         active = ActiveSet(self._runtime, {split: self._datasets.activate(split)})
         # As much memory as an iteration uses: its parameters and those of the next clock.
-        held = [self._computation(active, 0, 0) for _ in range(2)]
+        held = [self._computation(active, 0) for _ in range(2)]
         for computation in held:
             computation.parameters.values.fill(0.0)
             # Large enough to put everything on the grid, which is the usual case.

@@ -343,7 +343,7 @@ class TrainingLoop:
                     found.read_again({p for p, owner in enumerate(owners) if owner != self._next.owners[p]})
                     self._next = NextParameters(current.begun, owners, found)
                 return found
-        self._next = NextParameters(current.begun, owners, self.program.begin(clock, current.begun.epoch))
+        self._next = NextParameters(current.begun, owners, self.program.begin(clock))
         return self._next.computation
 
     def _compute(self, current: Round) -> float | None:
@@ -403,7 +403,7 @@ class TrainingLoop:
         """Before leaving, wait until every owner's parameters of the next clock include the pushes."""
         clock = current.work.clock
         if current.exchange is None:
-            read = self.program.begin(clock, current.begun.epoch)
+            read = self.program.begin(clock)
             read.drop_splits()
             self._exchange(current, clock, read, clock, clock)
         return self._continue_exchange(current)

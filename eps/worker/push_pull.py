@@ -65,27 +65,15 @@ class PushPull:
     program : Program
     wire : Wire
     patience : Patience
-    skip_unchanged : bool
-        Whether servers may omit parameters that a worker has.
     """
 
-    def __init__(
-        self,
-        state: WorkerState,
-        wakeup: Wakeup,
-        program: Program,
-        wire: Wire,
-        patience: Patience,
-        *,
-        skip_unchanged: bool = False,
-    ) -> None:
+    def __init__(self, state: WorkerState, wakeup: Wakeup, program: Program, wire: Wire, patience: Patience) -> None:
         self.state = state
         self.lock = wakeup.lock
         self.now_s = wakeup.now_s
         self.program = program
         self.wire = wire
         self.patience = patience
-        self.skip_unchanged = skip_unchanged
         #: Key sets that servers have registered; a registration moves with its partition.
         self.known: set[tuple[int, bytes]] = set()
         #: Partition -> its latest received clock (EPS Fig. 1b step 3).
@@ -148,13 +136,9 @@ class PushPullExchange:
         state = plane.state
         with plane.lock:
             self._epoch, self._incarnation = state.epoch, state.memberships.incarnation
-            newest = state.outbox.newest
             outbox = state.outbox
             pushes = [kept.content.push(p) for kept in put for p in outbox.missing(kept)]
-        #: The previous clock's parameters, if they have the same keys.
-        self._have = newest.content.parameters if newest and get and newest.content.active is get.active else None
-        versions = self._have.known_versions(self._epoch) if self._have is not None and plane.skip_unchanged else {}
-        self._unsent: list[Part] = [*pushes, *(get.pulls(min_clock, versions) if get is not None else ())]
+        self._unsent: list[Part] = [*pushes, *(get.pulls(min_clock) if get is not None else ())]
         self._results = tuple(kept.report for kept in put)
         plane.wire.begin()
         self._send()
@@ -316,7 +300,7 @@ class PushPullExchange:
             came, self._arrived = self._arrived, []
             assert self._get is not None
             for answers in came:
-                self._get.take(answers, self._have)
+                self._get.take(answers)
         partial, self._partial = self._partial, []
         for push, answer in partial:
             self._resend_now(self._missing_pushes(push, answer))

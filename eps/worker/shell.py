@@ -269,6 +269,6 @@ def make_shell(runtime: Runtime, name: MemberId, van: Van, datasets: Datasets, r
     wire = ServerWire(van, runtime.lean, runtime.longest_partition)
     recovery = runtime.spec.recovery
     patience = Patience(recovery.exchange_timeout_s, recovery.master_timeout_s + ROUTING_GRACE_S)
-    plane = PushPull(state, wakeup, program, wire, patience, skip_unchanged=runtime.lean.skip_unchanged)
+    plane = PushPull(state, wakeup, program, wire, patience)
     loop = TrainingLoop(state, wakeup, program, plane, report)
     return WorkerShell(loop, wakeup, plane, datasets, SplitTransfers(name, van, datasets, report), report)

@@ -57,20 +57,18 @@ def test_every_transport_and_option_gives_the_same_bits_while_the_job_resizes(
         "tcp": {"van": "tcp"},
         "dense": {"push": "dense"},
         "changes": {"push": "changes", "van": "tcp"},
-        "unchanged": {"skip_unchanged": True, "van": "tcp"},
-        "both": {"push": "changes", "skip_unchanged": True},
     }
     for name in of_tier(pytestconfig, sample([*variants], 4), [*variants]):
         assert elastic(name, sparse_data, **variants[name])["model_sha256"] == plain["model_sha256"], name
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "ftrl"])
-def test_skipping_what_is_unchanged_is_exact_with_rules_that_change_untouched_keys(
+def test_changes_alone_are_exact_with_rules_that_change_untouched_keys(
     home: Path, sparse_data: dict[str, Any], optimizer: str
 ) -> None:
     settings = {**sparse_data, "optimizer": optimizer, "learning_rate": 0.05, "l2": 0.001}
     plain = run("plain", workers=1, servers=1, **settings)
-    lean = elastic("lean", settings, push="changes", skip_unchanged=True)
+    lean = elastic("lean", settings, push="changes")
     assert lean["model_sha256"] == plain["model_sha256"]
 
 
@@ -79,7 +77,7 @@ def test_skipping_what_is_unchanged_is_exact_with_rules_that_change_untouched_ke
     [
         {"reproducible": False},
         {"reproducible": False, "wire": "float16", "van": "tcp"},
-        {"consistency": "ssp:2", "wire": "float16", "push": "changes", "skip_unchanged": True},
+        {"consistency": "ssp:2", "wire": "float16", "push": "changes"},
         {"consistency": "asp", "wire": "float16", "van": "unix"},
     ],
     ids=["plain sums", "float16", "ssp", "asp"],

@@ -88,7 +88,7 @@ def test_sums_that_lie_apart_come_back_as_they_were() -> None:
 
 def test_what_parts_have_in_common_travels_once() -> None:
     total, maxima = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32)
-    pushes, pulls = pushes_of(total, maxima, 4), [PullPart(p, 6, bytes([p]), None, p) for p in range(4)]
+    pushes, pulls = pushes_of(total, maxima, 4), [PullPart(p, 6, bytes([p])) for p in range(4)]
     for sent in (pushes, pushes[::-1]):
         message = build_exchange(sent, pulls)
         exchange = parse_header(message).exchange
@@ -97,9 +97,7 @@ def test_what_parts_have_in_common_travels_once() -> None:
         assert [(p.partition, p.splits, p.keyset) for p in found] == [(p.partition, (0, 1), p.keyset) for p in sent]
         for got, want in zip(found, sent, strict=True):
             assert np.array_equal(got.total, want.total) and np.array_equal(got.maxima, want.maxima)
-        assert [(p.partition, p.min_clock, p.keyset, p.have_version) for p in asked] == [
-            (p, 6, bytes([p]), p) for p in range(4)
-        ]
+        assert [(p.partition, p.min_clock, p.keyset) for p in asked] == [(p, 6, bytes([p])) for p in range(4)]
 
 
 @pytest.mark.parametrize("difference", ["clock", "splits", "samples"])
@@ -112,13 +110,12 @@ def test_pushes_that_differ_are_described_apart(difference: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "column"),
-    [*(("pushes", name) for name in ("partitions", "keysets")), ("pulls", "keysets"), ("pulls", "have_versions")],
+    ("of", "column"), [("pushes", "partitions"), ("pushes", "keysets"), ("pulls", "partitions"), ("pulls", "keysets")]
 )
 @pytest.mark.parametrize("apart", [False, True])
 def test_columns_of_different_lengths_are_refused(of: str, column: str, apart: bool) -> None:
     pushes = pushes_of(np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32), 4)
-    pulls = [PullPart(p, 6, b"set", None, 3) for p in range(4)]
+    pulls = [PullPart(p, 6, b"set") for p in range(4)]
     message = build_exchange(pushes[::-1] if apart else pushes, pulls)
     exchange = parse_header(message).exchange
     del getattr(getattr(exchange, of)[0], column)[-1]
@@ -164,7 +161,7 @@ def test_what_parts_bring_more_is_of_one_of_them_each() -> None:
 
 def test_answers_come_back_as_they_were_given() -> None:
     values, exponents = np.arange(5, dtype=np.float32), np.arange(2, dtype=np.int16)
-    served = [PullAnswer(p, 4 + p, values + p, exponents[: p + 1], None, 9 - p) for p in range(2)]
+    served = [PullAnswer(p, 4 + p, values + p, exponents[: p + 1]) for p in range(2)]
     refused = PullAnswer(2, refusal=pb.Refusal(unknown_keyset=True))
     taken, known = [PushAnswer(0), PushAnswer(1)], PushAnswer(2, (1, 4))
     for pushes in ([], taken, [*taken, known]):
@@ -177,14 +174,14 @@ def test_answers_come_back_as_they_were_given() -> None:
             for got, want in zip(got_pulls, sorted(pulls, key=lambda p: p.partition), strict=True):
                 assert (got.partition, got.refusal) == (want.partition, want.refusal)
                 if want.refusal is None:
-                    assert (got.clock, got.version, got.unchanged) == (want.clock, want.version, False)
+                    assert got.clock == want.clock
                     assert np.array_equal(got.values, want.values) and np.array_equal(got.exponents, want.exponents)
 
 
-@pytest.mark.parametrize("column", ["served", "served_clocks", "served_versions", "packed_exponents"])
+@pytest.mark.parametrize("column", ["served", "served_clocks", "packed_exponents"])
 def test_a_reply_whose_columns_do_not_fit_is_refused(column: str) -> None:
     values, exponents = np.arange(5, dtype=np.float32), np.arange(2, dtype=np.int16)
-    message = build_reply([PushAnswer(0)], [PullAnswer(p, 4, values, exponents, None, 9) for p in range(3)])
+    message = build_reply([PushAnswer(0)], [PullAnswer(p, 4, values, exponents) for p in range(3)])
     header = parse_header(message)
     del getattr(header.exchange_reply, column)[-1]
     with pytest.raises(ProtocolError):
@@ -197,7 +194,7 @@ def test_values_that_lie_side_by_side_travel_as_one_array(shared: bool) -> None:
     values = arena.array(40, np.float32) if shared else np.empty(40, np.float32)
     values[:] = np.arange(40)
     exponents = np.arange(4, dtype=np.int16)
-    answers = [PullAnswer(p, 4, values[10 * p : 10 * p + 10], exponents[p : p + 1], None, 9) for p in range(4)]
+    answers = [PullAnswer(p, 4, values[10 * p : 10 * p + 10], exponents[p : p + 1]) for p in range(4)]
     for chosen, num_arrays in ((answers, 2), (answers[1:3], 2), (answers[::2], 3), (answers[:1], 2)):
         reply = build_reply([], chosen)
         assert len(reply.arrays) == num_arrays
@@ -256,20 +253,6 @@ def test_float16_keeps_three_digits_of_small_gradients() -> None:
     got = np.concatenate([push.total for push in found])
     assert got.dtype == np.float32
     assert np.abs(got - total).max() < 1e-3 * np.abs(total).max()
-
-
-def test_unchanged_values_do_not_travel() -> None:
-    values, exponents = np.arange(5, dtype=np.float32), np.arange(2, dtype=np.int16)
-    reply = build_reply(
-        [],
-        [
-            PullAnswer(0, 4, values, exponents, None, 9),
-            PullAnswer(1, 4, np.empty(0, np.float32), exponents + 2, None, 3, unchanged=True),
-        ],
-    )
-    _, (sent, kept) = parse_reply(reply)
-    assert sent.values.tolist() == values.tolist() and sent.version == 9 and not sent.unchanged
-    assert kept.unchanged and kept.version == 3 and kept.exponents.tolist() == [2, 3]
 
 
 def test_an_exchange_of_any_number_of_partitions_fits_into_messages() -> None:

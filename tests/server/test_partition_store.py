@@ -222,6 +222,28 @@ def test_bits_are_those_of_a_step_of_every_key_at_every_clock(settings: dict[str
         assert rig.store.export().tobytes() == rig.eager.values.tobytes(), f"seed {seed}"
 
 
+@pytest.mark.parametrize("settings", [{"optimizer": "sgd"}, {"optimizer": "adagrad"}, *OPTIMIZERS[-1:]], ids=str)
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+def test_clock_whose_gradients_are_zero_counts_and_changes_no_bit(settings: dict[str, object], sparse: bool) -> None:
+    rig = Rig(make_runtime(sparse=sparse, **settings), 1)
+    for _ in range(3):
+        rig.train()
+    before, applied = rig.store.export(), rig.store.ledger()[0]
+    rig.regroup()
+    gradients = {split: np.zeros(rig.num_keys, np.float32) for split in range(SPLITS)}
+    for is_first, push in zip([True, *[False] * SPLITS], rig.pushes(gradients), strict=False):
+        rig.store.accumulate(push, is_first)
+    rig.store.step(rig.clock, keep_gradient=False)
+    rig.eager.step(gradients, rig.clock)
+    rig.clock += 1
+    assert rig.store.ledger()[0] == applied + SPLITS
+    rig.check()
+    for clock in (rig.clock - 1, rig.clock):
+        assert rig.read(clock)[0].tobytes() == before.tobytes()
+    rig.train()
+    rig.check()
+
+
 @pytest.mark.parametrize("settings", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 def test_follower_that_is_promoted_goes_on_with_the_same_bits(settings: dict[str, object], sparse: bool) -> None:

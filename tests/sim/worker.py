@@ -59,7 +59,6 @@ class SimContribution:
     splits: tuple[int, ...]
     digest: int
     active: Active
-    parameters: None = None
 
     @property
     def results(self) -> tuple[m.SplitResult, ...]:
@@ -95,11 +94,11 @@ class SimComputation:
     def read_again(self, partitions: Collection[int]) -> None:
         self.values = {partition: value for partition, value in self.values.items() if partition not in partitions}
 
-    def pulls(self, min_clock: int, have: object) -> list[PullPart]:
+    def pulls(self, min_clock: int) -> list[PullPart]:
         partitions = range(self.worker.job.settings.num_partitions)
         return [PullPart(partition, min_clock) for partition in partitions if partition not in self.values]
 
-    def take(self, answers: Sequence[PullAnswer], have: object) -> None:
+    def take(self, answers: Sequence[PullAnswer]) -> None:
         settings = self.worker.job.settings
         if self.clock >= settings.iterations:
             bound = settings.iterations
@@ -143,7 +142,7 @@ class SimProgram:
     def keep(self, splits: tuple[int, ...]) -> str:
         return ""
 
-    def begin(self, clock: int, epoch: int) -> SimComputation:
+    def begin(self, clock: int) -> SimComputation:
         assert self._active is not None
         return SimComputation(self._worker, self._active, clock)
 

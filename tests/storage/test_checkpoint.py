@@ -95,6 +95,13 @@ def test_every_torn_or_flipped_byte_of_a_part_is_found(storage: MemoryStorage) -
         read_part(storage, "part", size_bytes, checksum)
 
 
+def test_a_part_of_another_version_of_eps_is_refused(storage: MemoryStorage) -> None:
+    size_bytes, checksum = write_part(storage, "part", arrays_of(1))
+    storage.files["part"] = b"EPSPART1" + storage.files["part"][8:]
+    with pytest.raises(StorageError, match="part: was written by another version of EPS"):
+        read_part(storage, "part", size_bytes, checksum)
+
+
 def test_a_part_of_another_time_is_not_the_manifests(storage: MemoryStorage) -> None:
     _, checksum = write_part(storage, "one", arrays_of(1))
     size_bytes, _ = write_part(storage, "two", arrays_of(2))

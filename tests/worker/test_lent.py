@@ -33,7 +33,7 @@ def taken(answers: list[PullAnswer], active: Active | None = None) -> np.ndarray
 
 
 def answers_of(pieces: list[np.ndarray]) -> list[PullAnswer]:
-    return [PullAnswer(p, 0, piece, NO_EXPONENTS, None, 1) for p, piece in enumerate(pieces)]
+    return [PullAnswer(p, 0, piece, NO_EXPONENTS) for p, piece in enumerate(pieces)]
 
 
 def pieces_of(whole: np.ndarray) -> list[np.ndarray]:
@@ -68,12 +68,6 @@ def test_order_of_the_answers_does_not_matter_but_their_place_does() -> None:
 )
 def test_what_does_not_lie_side_by_side_is_copied(pieces: list[np.ndarray]) -> None:
     assert taken(answers_of(pieces)) is None
-
-
-def test_what_is_unchanged_is_copied_from_where_it_is() -> None:
-    answers = answers_of(pieces_of(np.zeros(SIZE, np.float32)))
-    answers[1].unchanged = True
-    assert taken(answers) is None
 
 
 def test_split_that_would_see_the_array_itself_has_a_copy() -> None:

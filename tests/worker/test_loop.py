@@ -67,7 +67,7 @@ class Program:
     def keep(self, splits: tuple[int, ...]) -> str:
         return f"{splits}"
 
-    def begin(self, clock: int, epoch: int) -> Computation:
+    def begin(self, clock: int) -> Computation:
         return Computation(clock, self.splits)
 
     def is_for(self, computation: Computation, clock: int) -> bool:

@@ -77,10 +77,10 @@ class Reading:
         self.active: Any = None
         self.taken: list[int] = []
 
-    def pulls(self, min_clock: int, have: object) -> list[PullPart]:
+    def pulls(self, min_clock: int) -> list[PullPart]:
         return [PullPart(partition, min_clock) for partition in range(PARTITIONS)]
 
-    def take(self, answers: Iterable[PullAnswer], have: object) -> None:
+    def take(self, answers: Iterable[PullAnswer]) -> None:
         self.taken += [answer.partition for answer in answers]
 
 

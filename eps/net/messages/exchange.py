@@ -7,9 +7,8 @@ takes 2.3 times as long (shared memory; 1.3 times without either of the two).
 The parsers check arrays against the header, so that the server's arithmetic never sees a bad shape.
 
 Between hosts, :class:`Lean` sends less: only changed values, or values as float16.  Over 1 Gbit/s (a link shaped with
-``tc``, 800,000 keys, 2 workers) a clock takes 0.66 of its time if 2% of a push are not zero, 0.67 with float16, and
-0.62 if three quarters of the partitions do not change and are skipped.  On loopback, sending only changed values takes
-1.1 times as long, and float16 5 times.
+``tc``, 800,000 keys, 2 workers) a clock takes 0.66 of its time if 2% of a push are not zero, and 0.67 with float16.  On
+loopback, sending only changed values takes 1.1 times as long, and float16 5 times.
 
 Source: EPS §2.2 Fig. 1 (push updates, receive partitions); Li et al. 2014 (Parameter Server), sections 3.4 (key caching
 and value compression) and 3.6 (filters).  Deviation: zeros are left out by position, not by a general compressor.
@@ -55,8 +54,6 @@ class Lean:
     #: Send values as float16: half the bytes.  Values keep 11 bits down to 2**-14 of the largest magnitude of their
     #: array, fewer below, and become 0 below 2**-25 of it.
     float16: bool = False
-    #: A server omits a partition's values that the worker already has.
-    skip_unchanged: bool = False
 
 
 PLAIN = Lean()
@@ -100,8 +97,6 @@ class PullPart:
     keyset: bytes = b""
     #: As in :class:`PushPart`.
     keys: np.ndarray | None = None
-    #: Version of the values that the worker has; 0: none, or send them in any case.
-    have_version: int = 0
     #: Expected number of values; not sent.
     size: int = 0
 
@@ -125,10 +120,6 @@ class PullAnswer:
     values: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
     refusal: pb.Refusal | None = None
-    #: Counts the changes of the partition's values; 0 if the server does not count them.
-    version: int = 0
-    #: The worker already has this version; the values are empty here.
-    unchanged: bool = False
 
 
 def keyset_digest(keys: np.ndarray) -> bytes:
@@ -224,8 +215,6 @@ def _add_pulls(columns: pb.Pulls, pulls: Sequence[PullPart]) -> list[np.ndarray]
     columns.partitions.extend([pull.partition for pull in pulls])
     if any([pull.keyset for pull in pulls]):
         columns.keysets.extend([pull.keyset for pull in pulls])
-    if any([pull.have_version for pull in pulls]):
-        columns.have_versions.extend([pull.have_version for pull in pulls])
     attached = [(index, pull.keys) for index, pull in enumerate(pulls) if pull.keys is not None]
     columns.with_keys.extend([index for index, _ in attached])
     return [keys for _, keys in attached]
@@ -333,11 +322,7 @@ def _pulls(columns: pb.Pulls, rest: Iterator[np.ndarray]) -> list[PullPart]:
     """Return pulls of equal clock."""
     partitions, count = columns.partitions, len(columns.partitions)
     clock, keysets = columns.min_clock, _column(columns.keysets, count, b"")
-    versions = _column(columns.have_versions, count, 0)
-    pulls = [
-        PullPart(partition, clock, keyset, None, version)
-        for partition, keyset, version in zip(partitions, keysets, versions, strict=True)
-    ]
+    pulls = [PullPart(partition, clock, keyset) for partition, keyset in zip(partitions, keysets, strict=True)]
     if not columns.with_keys:
         return pulls
     if len(set(columns.with_keys)) < len(columns.with_keys) or max(columns.with_keys, default=-1) >= count:
@@ -397,11 +382,10 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean:
         result = reply.pushes.add(partition=answer.partition, have=answer.have, accepted=answer.accepted)
         if answer.refusal is not None:
             result.refusal.CopyFrom(answer.refusal)
-    plain = [] if lean.float16 else [pull for pull in pulls if pull.refusal is None and not pull.unchanged]
-    others = pulls if not plain else [pull for pull in pulls if pull.refusal is not None or pull.unchanged]
+    plain = [] if lean.float16 else [pull for pull in pulls if pull.refusal is None]
+    others = pulls if not plain else [pull for pull in pulls if pull.refusal is not None]
     reply.served.extend([pull.partition for pull in plain])
     reply.served_clocks.extend([pull.clock for pull in plain])
-    reply.served_versions.extend([pull.version for pull in plain])
     arrays = [pull.values for pull in plain]
     packed = _side_by_side(arrays) if len(plain) > 1 else None
     if packed is not None:
@@ -418,12 +402,9 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean:
 
 def _add_pull(reply: pb.ExchangeReply, pull: PullAnswer, lean: Lean) -> list[np.ndarray]:
     """Describe the answer to a pull; return its values in their wire form."""
-    found = reply.pulls.add(partition=pull.partition, clock=pull.clock, version=pull.version)
+    found = reply.pulls.add(partition=pull.partition, clock=pull.clock)
     if pull.refusal is not None:
         found.refusal.CopyFrom(pull.refusal)
-        return []
-    if pull.unchanged:
-        found.unchanged = True
         return []
     form, values = pack(pull.values, lean)
     if form is not None:
@@ -463,7 +444,7 @@ def parse_reply(message: Message, longest: int = MOST_KEYS) -> tuple[list[PushAn
 def _served(reply: pb.ExchangeReply, rest: Iterator[np.ndarray]) -> list[PullAnswer]:
     """Return the answers to pulls that are served with plain values; without their exponents."""
     count = len(reply.served)
-    clocks, versions = _column(reply.served_clocks, count, 0), _column(reply.served_versions, count, 0)
+    clocks = _column(reply.served_clocks, count, 0)
     if reply.packed_values:
         values = _pieces(_next(rest, _FLOAT32), reply.packed_values)
         if len(values) != count:
@@ -471,8 +452,8 @@ def _served(reply: pb.ExchangeReply, rest: Iterator[np.ndarray]) -> list[PullAns
     else:
         values = [_next(rest, _FLOAT32) for _ in range(count)]
     return [
-        PullAnswer(partition, clock, piece, _NO_EXPONENTS, None, version)
-        for partition, clock, piece, version in zip(reply.served, clocks, values, versions, strict=True)
+        PullAnswer(partition, clock, piece, _NO_EXPONENTS)
+        for partition, clock, piece in zip(reply.served, clocks, values, strict=True)
     ]
 
 
@@ -480,13 +461,11 @@ def _pull_answer(part: pb.PullResult, rest: Iterator[np.ndarray], longest: int) 
     """Return the answer to one pull; without its exponents."""
     if part.HasField("refusal"):
         return PullAnswer(part.partition, refusal=part.refusal)
-    if part.unchanged:
-        values = np.empty(0, np.float32)
-    elif part.HasField("form"):
+    if part.HasField("form"):
         values = unpack(part.form, rest, longest)
     else:
         values = _next(rest, _FLOAT32)
-    return PullAnswer(part.partition, part.clock, values, _NO_EXPONENTS, None, part.version, part.unchanged)
+    return PullAnswer(part.partition, part.clock, values, _NO_EXPONENTS)
 
 
 def simple(kind: str, **fields: object) -> bytes:
