@@ -236,7 +236,7 @@ class JobSpec(Table, frozen=True):
 
     def evaluate_at(self, clock: int) -> bool:
         """Return whether the test data is evaluated at ``clock``, which is iteration ``clock + 1``."""
-        return clock >= 0 and ((clock + 1) % self.evaluation_clocks == 0 or clock == self.iterations)
+        return clock >= 0 and ((clock + 1) % self.evaluation_clocks == 0 or clock in (0, self.iterations))
 
     @property
     def evaluation_clocks(self) -> int:

@@ -72,7 +72,7 @@ class Training(Table, frozen=True):
     eval_every: Annotated[
         int,
         Meta(ge=0, le=MOST_NUMBER),
-        "evaluate on the test data in every N-th iteration; 0: about 100 times in all",
+        "evaluate on the test data in every N-th iteration, and in the first; 0: about 100 times",
     ] = 0
     on_divergence: Annotated[
         Literal["stop", "continue"], "when the loss is not finite: stop or continue", "stop|continue"

@@ -338,7 +338,7 @@ def test_a_record_of_another_version_is_refused(begun: Place, monkeypatch: pytes
     before = list(begun.open().entries()) if isinstance(begun, OnHdfs) else None
     with monkeypatch.context() as patch:
         patch.setattr(api, "FORMAT", "9-00000000")
-        with pytest.raises(StorageError, match=r"format 3-\w+, .*eps"):
+        with pytest.raises(StorageError, match=r"format 4-\w+, .*eps"):
             begun.open()
     assert before in (None, BEFORE) and read(begun.open()) == (None, BEFORE)
 

@@ -150,7 +150,7 @@ def test_sha_does_not_wait_for_trials_of_a_closed_sweep():
         table.arrive()
     assert table.reach(0, 0.5) == {0: "Pause"} and table.reach(1, 0.6) == {1: "Pause"}
     assert table.reach(2, 0.4) == {2: "Pause"}
-    table.cohort.close()
+    table.cohort.closed_because = "enough"
     assert table.judge() == {2: "Promote", 0: "Kill", 1: "Kill"}
 
 
