@@ -62,6 +62,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     ),
     (("tests/hscheduler/test_killed_scheduler.py::test_a_scheduler_may_crash_at_every_step",), 1),
     (("tests/integration/test_kill_in_plans.py::test_a_kill_before_moved_partitions",), 2),
+    (("tests/integration/test_kill_in_plans.py::test_a_kill_in_the_same_phase",), 4),
     (("tests/integration/test_data_plane.py::test_without_exact_bits",), 2),
     (
         (
@@ -70,7 +71,14 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
         ),
         1,
     ),
-    (("tests/integration/test_sweep_of_containers.py::test_trials_of_one_container",), 1),
+    (
+        (
+            "tests/integration/test_sweep_of_containers.py::test_trials_of_one_container",
+            "tests/integration/test_sweep_of_containers.py::test_a_trial_of_one_container",
+        ),
+        1,
+    ),
+    (("tests/integration/test_callable_sweep.py::test_a_sweep_of_calls_that_was_killed",), 1),
     (("tests/integration/test_evictions.py::test_the_scheduler_replaces",), 1),
     (
         (
@@ -79,6 +87,8 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
             "tests/integration/test_chaos.py::test_jobs_with_faults",
             "tests/integration/test_chaos.py::test_an_interrupt_ends",
             "tests/integration/test_data_plane.py::test_every_transport",
+            "tests/integration/test_attacker.py::test_a_process_of_another_user",
+            "tests/integration/test_attacker.py::test_an_attack_that_is_interrupted",
         ),
         1,
     ),
@@ -93,15 +103,11 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
             "tests/integration/test_tiers.py::test_a_container_that_gets_sigterm",
             "tests/integration/test_tiers.py::test_a_second_sigterm",
             "tests/integration/test_tiers.py::test_the_only_reliable",
+            "tests/integration/test_tiers.py::test_all_transient",
+            "tests/integration/test_tiers.py::test_partitions_on_transient",
+            "tests/integration/test_tiers.py::test_a_stopped_job_resumes",
         ),
-        2,
-    ),
-    (
-        (
-            "tests/integration/test_attacker.py::test_a_process_of_another_user",
-            "tests/integration/test_attacker.py::test_an_attack_that_is_interrupted",
-        ),
-        1,
+        3,
     ),
     (
         (
