@@ -45,10 +45,17 @@ ON_HADOOP = (
 #: Tests of whole jobs that prove the same with other faults, sizes and rules -> how many of them the gate draws by its
 #: seed.  The tier ``all`` plays every one.
 DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
-    (("tests/yarn/",), 2),
-    (("tests/integration/test_yarn_in_trouble.py",), 2),
-    (("tests/integration/test_resume.py",), 5),
-    (("tests/integration/test_service.py",), 3),
+    (("tests/yarn/",), 1),
+    (
+        (
+            "tests/integration/test_yarn_in_trouble.py",
+            "tests/integration/test_hdfs_safe_mode.py",
+            "tests/integration/test_docker_engine_gone.py",
+        ),
+        2,
+    ),
+    (("tests/integration/test_resume.py",), 4),
+    (("tests/integration/test_service.py",), 2),
     (("tests/integration/test_exactness.py::test_a9a", "tests/integration/test_exactness.py::test_dnn"), 1),
     (("tests/integration/test_exactness.py::test_stale",), 1),
     (
@@ -94,10 +101,6 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     ),
     (("tests/integration/test_sweep_is_never_lost.py",), 1),
     (
-        ("tests/integration/test_hdfs_safe_mode.py", "tests/integration/test_docker_engine_gone.py"),
-        1,
-    ),
-    (
         (
             "tests/integration/test_tiers.py::test_containers_are_added",
             "tests/integration/test_tiers.py::test_a_container_that_gets_sigterm",
@@ -123,7 +126,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
             "tests/integration/test_trials_failures.py::test_objectives_in_processes",
             "tests/integration/test_trials_failures.py::test_interrupting",
         ),
-        3,
+        2,
     ),
 )
 #: How many random jobs of tests/sim.
