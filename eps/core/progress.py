@@ -294,7 +294,8 @@ class Progress:
             self.history.append(record)
             if record.evaluation:
                 self.evaluated = record
-        if self._last_s is not None:
+        # Clock 0 takes no time: it has the gradients of clock -1.
+        if self._last_s is not None and clock > 0:
             lasted_s = at_s - self._last_s
             self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s
         self._last_s = at_s

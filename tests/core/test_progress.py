@@ -120,6 +120,15 @@ def test_fast_iterations_are_granted_further_ahead() -> None:
     assert Progress(settings()).lookahead == MIN_LOOKAHEAD_CLOCKS
 
 
+def test_a_first_clock_that_computes_nothing_says_nothing_about_iterations() -> None:
+    progress = Progress(settings(iterations=1000, reproducible=True))
+    for clock, at_s in ((-1, 5.0), (0, 5.001)):
+        progress.add(clock, results(0, 1, 2), at_s)
+    assert progress.iteration_s == 0.0 and progress.lookahead == MIN_LOOKAHEAD_CLOCKS
+    progress.add(1, results(0, 1, 2), 6.001)
+    assert progress.iteration_s == pytest.approx(1.0) and progress.lookahead == 1
+
+
 @pytest.mark.parametrize(
     ("iteration_s", "staleness", "usual", "hurried"),
     [(0.01, 0, 8, 8), (0.1, 0, 2, 1), (1.0, 0, 1, 1), (1.0, 3, 2, 2)],

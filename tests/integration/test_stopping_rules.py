@@ -52,8 +52,7 @@ def test_a_trial_that_was_paused_and_promoted_trains_the_same_model(policy: str)
     assert trials["trial-3"]["why"].startswith("trial-3 is killed: its ")
     assert sweep.scheduler is not None
     record = sweep.scheduler.registry.timeline.trials["trial-1"]
-    # Under kill it may restart before the rung, and reach it as the last.
-    assert record.pauses + (policy == "kill") * record.restarts >= 1, "it waited for the others"
+    assert record.pauses >= 1, "it waited for the others"
     with_job = Job.find(trials["trial-1"]["name"])
     assert with_job.report()["model_sha256"] == straight(tables)
     with_job.close()
