@@ -138,7 +138,7 @@ def test_nobody_takes_over_while_hdfs_cannot_say_what_was_written(
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (AuthenticationError, StorageDeniedError),
         (PeerUnavailableError, StorageError),
@@ -146,7 +146,7 @@ def test_nobody_takes_over_while_hdfs_cannot_say_what_was_written(
         (StorageAwayError, StorageAwayError),
     ],
 )
-def test_every_error_of_hadoops_client_is_one_of_a_storage(found: type[EpsError], told: type[EpsError]) -> None:
+def test_every_error_of_hadoops_client_is_one_of_a_storage(found: type[EpsError], expected: type[EpsError]) -> None:
     @contextmanager
     def errors(doing: str, otherwise: object) -> Iterator[None]:
         yield
@@ -156,4 +156,4 @@ def test_every_error_of_hadoops_client_is_one_of_a_storage(found: type[EpsError]
     stream = HadoopStream(session, "hdfs://lake/log", SimpleNamespace(hsync=lambda: None))
     with pytest.raises(StorageError, match=r"^hdfs://lake/log cannot be written: why$") as raised:
         stream.sync()
-    assert type(raised.value) is told
+    assert type(raised.value) is expected
