@@ -281,13 +281,16 @@ class FirstGradients:
     def __init__(self) -> None:
         #: Split -> the sum of its losses, and its gradient.
         self._kept: dict[int, tuple[float, np.ndarray]] = {}
+        self._bytes = 0
 
     def keep(self, split: int, loss_sum: float, gradient: np.ndarray) -> None:
         """Keep a gradient, if there is room."""
-        self._kept.pop(split, None)
-        if sum(kept.nbytes for _, kept in self._kept.values()) + gradient.nbytes <= MOST_KEPT_BYTES:
+        if (before := self._kept.pop(split, None)) is not None:
+            self._bytes -= before[1].nbytes
+        if self._bytes + gradient.nbytes <= MOST_KEPT_BYTES:
             # Copied, because a model may reuse the memory of a one-tensor gradient for the next split.
             self._kept[split] = loss_sum, gradient.copy()
+            self._bytes += gradient.nbytes
 
     def of(self, split: int) -> tuple[float, np.ndarray] | None:
         """Return the sum of losses and the gradient of a split; None if they have to be computed."""
@@ -296,6 +299,7 @@ class FirstGradients:
     def clear(self) -> None:
         """Free the memory."""
         self._kept.clear()
+        self._bytes = 0
 
 
 class Computation:
@@ -491,7 +495,7 @@ def _split_gradient(
     # A part of a split has fewer samples than the split.
     share, rows = min(runtime.shares[split], stop - start), data.num_rows
     features, target = data.X, data.y
-    if share < rows:
+    if known is None and share < rows:
         chosen = batch_rows(runtime, split, max(0, clock))
         features, target = features[chosen], target[chosen]
     if known is not None:

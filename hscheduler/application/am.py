@@ -317,7 +317,7 @@ def store_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None
 
 def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
     """Serve a service's page to YARN's proxy, with relative links; parameters as of :class:`ProxiedServer`."""
-    live = LiveReports(lambda: service.metrics())
+    live = LiveReports(service.metrics)
     live.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
     return ProxiedServer(host, live.pages, viewer)
 

@@ -211,13 +211,13 @@ class Timeline:
     def _take_of_job(self, now_s: float, event: e.JobEvent, scheduler: Scheduler) -> None:
         trial, job = self.trials[event.job_id], scheduler.jobs[event.job_id]
         trial.phase = job.phase
+        self._take_use(now_s, event, trial.use)
         if isinstance(event, e.JobEnded):
+            if event.pause_s is not None:
+                trial.resize_pause_s = event.pause_s + trial.use.stood_s
             if event.phase is Phase.KILLED and job.stopped_at is not None:
                 trial.overshoot += max(0, trial.iteration - job.stopped_at)
                 trial.iteration = min(trial.iteration, job.stopped_at)
-        self._take_use(now_s, event, trial.use)
-        if isinstance(event, e.JobEnded) and event.pause_s is not None:
-            trial.resize_pause_s = event.pause_s + trial.use.stood_s
         match event:
             case e.Iterated(job_id, iteration, durations_s, losses, values):
                 if trial.first_iteration_s is None:

@@ -20,7 +20,7 @@ from hscheduler.live.registry import LookUps
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission, attempts_of, trial_of
 from hscheduler.reports.report import report
-from hscheduler.reports.view import LATEST_DECISIONS, Look, Row
+from hscheduler.reports.view import SHOWN_DECISIONS, Look, Row
 from hscheduler.spec import Spec
 
 #: Name of the trials' results if their sweeps have different metrics.
@@ -138,7 +138,7 @@ def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str
         now_s=registry.timeline.end_s,
         rows=list(here.values()),
         num_queued=len(state.queue),
-        decisions=[(each.at_s, each.sentence) for each in registry.timeline.decisions[-LATEST_DECISIONS:]],
+        decisions=[(each.at_s, each.sentence) for each in registry.timeline.decisions[-SHOWN_DECISIONS:]],
         num_decisions=state.number_of_decision,
         vcores=ledger.total().vcores,
         used_vcores=ledger.used().vcores,

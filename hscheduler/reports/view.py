@@ -11,7 +11,7 @@ from hscheduler.core.jobs import Direction, Job, Phase, best
 from hscheduler.core.timeline import LATENCY_BOUNDS_S, TrialRecord
 
 #: Number of decisions shown.
-LATEST_DECISIONS = 20
+SHOWN_DECISIONS = 20
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class Row:
         cls,
         trial: TrialRecord,
         job: Job | None,
-        metric: str = "",
-        iterations: int = 0,
-        final: float | None = None,
-        point: Mapping[str, Any] | None = None,
+        metric: str,
+        iterations: int,
+        final: float | None,
+        point: Mapping[str, Any],
     ) -> Self:
         """Return the row of a job.
 
@@ -60,7 +60,7 @@ class Row:
             Its total; 0 if unknown.
         final : float or None
             Final value of the metric, if the job finished.
-        point : mapping, optional
+        point : mapping
             Its hyperparameters.
         """
         runs = job is not None and not trial.phase.ended
@@ -80,7 +80,7 @@ class Row:
             trial.latest(metric, final) if metric else None,
             job.why if job is not None and runs else trial.why,
             trial.sweep,
-            dict(point or {}),
+            dict(point),
             [value for _, _, value in curve.points()] if metric else (),
         )
 
