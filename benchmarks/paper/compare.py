@@ -3,9 +3,9 @@
     python -m benchmarks.paper.compare --repeats 3 --output compare.json
     python -m benchmarks.paper.compare --quick           # four short trials, to see whether it works
 
-Each repeat runs the sweep of ``sweep.toml`` seven times, with the same points and arrivals:
+Each repeat runs the sweep of ``sweep.toml`` six times, with the same points and arrivals:
 
-- ``elastic``, ``static``, ``static-stop``, ``priority``, and ``podium``, which is not in the paper;
+- ``elastic``, ``static``, ``static-stop`` and ``priority``;
 - ``kill`` with the real time of a restart;
 - ``kill-declared``, whose restarts take a declared delay (--restart).  By default it is the delay at which ``kill``
   loses about the share of Table 2 of the paper in the simulator.
@@ -47,7 +47,6 @@ RUNS = {
     "kill": "kill",
     "kill-declared": "kill",
     "priority": "priority",
-    "podium": "podium",
 }
 #: The only setting that changes a single run of a repeat.
 _DECLARED = "declared_restart_s"

@@ -23,7 +23,6 @@ COLOURS = {
     "kill-declared": "#E69F00",
     "priority": "#009E73",
     "priority-stop": "#009E73",
-    "podium": "#CC79A7",
 }
 LABELS = {
     "elastic": "EPS (elastic)",
@@ -33,7 +32,6 @@ LABELS = {
     "kill-declared": "kill, declared delay",
     "priority": "priority",
     "priority-stop": "priority, with stopping",
-    "podium": "podium (ours)",
 }
 #: Style of the paper's values beside ours.
 PAPER = {"color": "black", "marker": "D", "markersize": 5, "linestyle": "none"}

@@ -124,7 +124,7 @@ def _hidden(source: Source) -> dict[str, Any]:
         policy: [
             report["makespan_s"] / b for report, b in zip(source.reports(source.shown_model, policy), ours, strict=True)
         ]
-        for policy in ("priority", "podium", "static-stop")
+        for policy in ("priority", "static-stop")
     }
     return {
         f"over_elastic_{source.shown_model}_only": {

@@ -72,7 +72,7 @@ class Real:
             self._found = json.loads(path.read_text(encoding="utf-8"))
             self.policies = [
                 name
-                for name in ("static", "static-stop", "kill", "kill-declared", "priority", "elastic", "podium")
+                for name in ("static", "static-stop", "kill", "kill-declared", "priority", "elastic")
                 if any(run["name"] == name for run in self._found["runs"])
             ]
         except (OSError, ValueError, KeyError, TypeError) as error:

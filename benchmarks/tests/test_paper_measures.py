@@ -169,7 +169,7 @@ def test_the_recorded_predictions_of_the_real_runs_are_current(tmp_path: Path) -
             assert (run["real_makespan_s"], run["fitted"]) == (before["real_makespan_s"], before["fitted"])
             assert run["fitted"] == (run["repeat"] == 0 and name in predicted.FITTED)
     assert found["runs_outside"] == stored["runs_outside"]
-    for fitted, repeat in ((["podium"], 0), (["elastic"], 7)):
+    for fitted, repeat in ((["none"], 0), (["elastic"], 7)):
         with pytest.raises(ConfigError, match=f"fit is '{fitted[0]}'"):
             predicted.predicted(real, fitted, repeat)
     with pytest.raises(ConfigError, match="not a result of"):

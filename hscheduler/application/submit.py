@@ -53,9 +53,8 @@ SWEEPS = "sweeps"
 
 def most_at_once(cluster: ClusterSpec, limit: int | None = None) -> int:
     """Return the most jobs that run at the same time: as many as fit the cluster, at most ``limit``."""
-    # A job has at least three containers (master, worker, server), each at least of the configured size.
-    containers = cluster.nodes * (cluster.vcores // cluster.container_vcores)
-    fit = max(1, containers // 3)
+    # A job may shrink to one container, which hosts its worker and its server; its master may need another.
+    fit = max(1, cluster.num_containers() // (1 + cluster.master_container))
     return fit if limit is None else max(1, min(limit, fit))
 
 

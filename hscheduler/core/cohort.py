@@ -89,10 +89,6 @@ class Cohort:
         """Return the trial with the worst early feedback; there must be one in the training phase."""
         return self._training.worst(self.sweep)
 
-    def finished(self) -> Sequence[tuple[int, float]]:
-        """Return (arrival number, early feedback) of finished trials, in the order in which they finished."""
-        return self._training.finished(self.sweep)
-
     @property
     def total(self) -> int:
         """Number of trials, as far as it is known."""

@@ -500,8 +500,6 @@ class Scheduler(SchedulerView):
     def _over(self, job: Job, phase: Phase, why: str) -> None:
         self._undone(job)
         self._enter(job, phase)
-        if phase is Phase.FINISHED and job.feedback is not None:
-            self._training.note_finished(job)
         final = job.feedback if job.loss is None else job.loss
         self._cohort(job.request.sweep).end(job, final if phase is Phase.FINISHED else None)
         job.why = why

@@ -25,8 +25,6 @@ class Training:
         self._directions: dict[str, Direction] = {}
         #: Sweep -> heap of (rank, number), the worst first; may contain jobs that have left.
         self._ranked: dict[str, list[tuple[Badness, int]]] = {}
-        #: Sweep -> (arrival number, early feedback) of finished jobs, also after the scheduler dropped them.
-        self._finished: dict[str, list[tuple[int, float]]] = {}
 
     def set_direction(self, sweep: str, direction: Direction) -> None:
         """Set whether lower or higher early feedback is better in a sweep, before its first job."""
@@ -62,15 +60,6 @@ class Training:
         if not self._jobs[sweep]:
             del self._jobs[sweep]
             self._ranked.pop(sweep, None)
-
-    def note_finished(self, job: Job) -> None:
-        """Record the early feedback of a finished job."""
-        assert job.feedback is not None
-        self._finished.setdefault(job.request.sweep, []).append((job.number, job.feedback))
-
-    def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
-        """Return (arrival number, early feedback) of a sweep's finished jobs, in the order in which they finished."""
-        return self._finished.get(sweep, ())
 
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps with jobs in the training phase."""

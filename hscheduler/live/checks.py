@@ -200,20 +200,20 @@ def _of_rule(spec: Spec, policy: str) -> list[str]:
     fit = _most_at_once(spec, request, needs)
     threshold = sweep.threshold or _at_requested_size(spec, request)
     is_meant = asked or not spec.is_callable
-    if rule in ("threshold", "podium") and is_meant and sweep.feedback_iteration > spec.most_iterations():
-        return [
-            f"stop is {rule!r}, but a trial has {spec.most_iterations()} iterations and its early feedback comes at "
-            f"iteration {sweep.feedback_iteration}: {nothing}; set feedback_iteration"
-        ]
     if rule == "threshold":
+        if is_meant and sweep.feedback_iteration > spec.most_iterations():
+            return [
+                f"stop is {rule!r}, but a trial has {spec.most_iterations()} iterations and its early feedback "
+                f"comes at iteration {sweep.feedback_iteration}: {nothing}; set feedback_iteration"
+            ]
         limit = min(fit, sweep.parallelism or fit)
         if limit <= threshold < sweep.trials:
             those = f"{counted(fit, 'trial')} {'fits' if fit == 1 else 'fit'} at once"
             if limit < fit:
                 those = f"parallelism is {limit}"
             return [f"stop is {rule!r}, but {those}, threshold {threshold}: {nothing}; {_remedy(limit)}"]
-    if rule in ("threshold", "podium") and asked and sweep.trials <= threshold:
-        return [f"stop is {rule!r}, but {counted(sweep.trials, 'trial')}, threshold {threshold}: {nothing}"]
+        if asked and sweep.trials <= threshold:
+            return [f"stop is {rule!r}, but {counted(sweep.trials, 'trial')}, threshold {threshold}: {nothing}"]
     if rule == "median" and sweep.trials <= LEAST:
         trials = counted(sweep.trials, "trial")
         return [f"stop is 'median', which needs {LEAST + 1} trials, but the sweep has {trials}: {nothing}"]
@@ -223,7 +223,7 @@ def _of_rule(spec: Spec, policy: str) -> list[str]:
 def _of_host(spec: Spec, policy: str) -> list[str]:
     """Return that more containers would make no job faster, if this host has fewer cores than they may use."""
     cluster, cores = spec.cluster, len(os.sched_getaffinity(0))
-    containers = cluster.nodes * (cluster.vcores // cluster.container_vcores)
+    containers = cluster.num_containers()
     here = spec.job.get("on", "local") != "yarn" and not spec.is_callable and not spec.job.get("stretch_s")
     if not here or policy.startswith("static") or containers * cluster.container_vcores <= cores:
         return []

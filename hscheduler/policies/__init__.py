@@ -1,6 +1,6 @@
 """The policies that share a cluster among jobs, by name.
 
-``elastic`` is EPS Algorithm 1, ``podium`` a variant with a stricter stopping rule; the others are baselines (EPS §6).
+``elastic`` is EPS Algorithm 1, ``gain`` ours; the others are baselines (EPS §6).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from hscheduler.core.decisions import Policy
 from hscheduler.policies.elastic import elastic
 from hscheduler.policies.gain import gain
 from hscheduler.policies.kill import kill
-from hscheduler.policies.podium import podium
 from hscheduler.policies.priority import priority
 from hscheduler.policies.static import static, static_stop
 
@@ -19,6 +18,5 @@ POLICIES: dict[str, Policy] = {
     "static-stop": static_stop,
     "kill": kill,
     "priority": priority,
-    "podium": podium,
     "gain": gain,
 }

@@ -221,7 +221,7 @@ class SweepSpec:
     feedback_iteration: int = 100
     #: Most jobs in the training phase; 0: as many as fit the cluster with the size that they request.
     threshold: int = 0
-    #: Stopping rule: ``none``, ``threshold``, ``podium``, ``median``, ``sha`` or ``asha``; default: that of the policy.
+    #: Stopping rule: ``none``, ``threshold``, ``median``, ``sha`` or ``asha``; default: that of the policy.
     stop: str = ""
     #: End a trial whose training loss grows exponentially and is orders of magnitude above its first value.
     stop_diverged: bool = True

@@ -4,11 +4,7 @@ Source: EPS §6 ("when the number of running jobs is larger than the threshold, 
 killed").  Deviation: jobs are ranked within their sweep; jobs in the training phase are counted, as §1 defines the
 threshold.
 
-``podium`` is stricter, and not from the paper.  EPS §6 counts running jobs only: once one of them finishes, the next
-job trains to its end, however bad it is.  Under ``podium`` a sweep has ``threshold`` places, and a running job keeps
-training while its early feedback is among the ``threshold`` best of the running and the finished jobs.  Under both
-rules the job with the best early feedback always finishes.  Of jobs with equal early feedback the one that arrived
-earlier is better.
+Of jobs with equal early feedback the one that arrived earlier is better.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from collections.abc import Iterable
 
 from hscheduler.core.cohort import Cohort
 from hscheduler.core.decisions import Decision, Kill
-from hscheduler.core.jobs import EARLIER, worst
+from hscheduler.core.jobs import EARLIER
 from hscheduler.core.words import counted
 
 
@@ -37,25 +33,6 @@ def stop_the_worst(cohort: Cohort) -> Decision:
         f"{counted(len(cohort.in_training()), 'trial')} in training{tie}, and the threshold is {cohort.threshold}"
     )
     return Decision((Kill(job.job_id),), sentence)
-
-
-def stop_the_outranked(cohort: Cohort) -> Decision:
-    """Kill a trial in the training phase if ``threshold`` running or finished ones have better early feedback."""
-    running = {job.number: job for job in cohort.in_training()}
-    ranked = {job.number: job.feedback for job in running.values()} | dict(cohort.finished())
-    while running and len(ranked) > cohort.threshold:
-        feedback = [(value, number) for number, value in ranked.items() if value is not None]
-        number = worst(feedback, cohort.direction)
-        job = running.get(number)
-        if job is not None:
-            sentence = (
-                f"{job.job_id} is killed: {counted(cohort.threshold, 'running or finished trial')} "
-                f"{'has' if cohort.threshold == 1 else 'have'} better early feedback than its {job.feedback:g}"
-                + _tie(job.feedback, (value for other, value in ranked.items() if other != number))
-            )
-            return Decision((Kill(job.job_id),), sentence)
-        del ranked[number]
-    return Decision()
 
 
 def _tie(value: float | None, others: Iterable[float | None]) -> str:

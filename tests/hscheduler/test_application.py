@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,9 +142,10 @@ def test_service_orders_survive_a_round_trip(tmp_path: Path, has_sweep: bool) ->
 
 def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
     cluster = ClusterSpec(nodes=3, vcores=4, memory="4096MiB", container_memory="512MiB")
-    assert most_at_once(cluster) == 4, "of twelve containers each of them has three"
+    assert most_at_once(cluster) == 12, "each of them shrinks to one container"
+    assert most_at_once(replace(cluster, master_container=True)) == 6
     assert [trials_at_once(Spec.of({"cluster": vars(cluster), "sweep": sweep, "job": {"data": "sklearn:iris"}}))
-            for sweep in ({"trials": 9}, {"trials": 3}, {"trials": 9, "parallelism": 2})] == [4, 3, 2]  # fmt: skip
+            for sweep in ({"trials": 9}, {"trials": 3}, {"trials": 9, "parallelism": 2})] == [9, 3, 2]  # fmt: skip
     assert master_resource(cluster, 4) == Resource(BASE_MB + 4 * JOB_MB, 1)
     small = ClusterSpec(nodes=3, vcores=4, memory="800MiB", container_memory="512MiB")
     assert master_resource(small, 4).memory_mb == 800, "no node has more"

@@ -315,8 +315,6 @@ SMALL = {"nodes": 1, "vcores": 8, "memory": "32GiB", "master_container": True}
         ("static-stop", {}, "2 trials fit at once, threshold 2"),
         ("gain", {"threshold": 3}, ""),
         ("gain", {"threshold": 3, "parallelism": 3}, "parallelism is 3, threshold 3: nothing would ever be stopped"),
-        ("podium", {"threshold": 3}, ""),
-        ("podium", {"threshold": 9}, "9 trials, threshold 9: nothing would ever be stopped"),
         ("elastic", {"trials": 2}, ""),
         ("static", {"stop": "median", "trials": 3}, "needs 4 trials, but the sweep has 3 trials"),
         ("static", {"stop": "sha"}, ""),

@@ -36,7 +36,7 @@ class History:
         self.submitted = 0
         #: A rule may wait for trials until the sweep is closed.
         self.closes = bool(stop)
-        self.may_kill = policy in ("elastic", "podium", "kill", "static-stop", "gain")
+        self.may_kill = policy in ("elastic", "kill", "static-stop", "gain")
         self.opened: list[e.SweepOpened] = []
         for sweep in ("one", "two"):
             direction = self.draw.choice(list(Direction))

@@ -192,7 +192,7 @@ def test_the_stopping_rule_of_a_file():
 @pytest.mark.parametrize(
     ("sweep", "iterations", "told"),
     [
-        ({"stop": "halving"}, 500, "stop is 'halving', but must be one of none, threshold, podium, median, sha, asha"),
+        ({"stop": "halving"}, 500, "stop is 'halving', but must be one of none, threshold, median, sha, asha"),
         ({"eta": 1}, 500, "eta is 1, but must be at least 2"),
         ({"grace_iterations": -1}, 500, "grace_iterations is -1, but must be at least 0"),
         (

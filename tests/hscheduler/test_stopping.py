@@ -113,10 +113,9 @@ def test_a_tie_at_a_rung_goes_to_the_earlier_trial_and_the_sentence_says_so():
         assert table.done[trials - 1] in ("Kill", "Pause"), "the latest one"
 
 
-@pytest.mark.parametrize("policy", ["static-stop", "podium"])
 @pytest.mark.parametrize("values", [(0.5, 0.5, 0.4), (0.5, 0.6, 0.4)])
-def test_a_tie_of_early_feedback_stops_the_later_trial_and_the_sentence_says_so(policy, values):
-    toy = Toy.of(3, POLICIES[policy])
+def test_a_tie_of_early_feedback_stops_the_later_trial_and_the_sentence_says_so(values):
+    toy = Toy.of(3, POLICIES["static-stop"])
     toy.send(e.SweepOpened("sweep", threshold=2))
     for job_id in "abc":
         toy.send(e.JobSubmitted(request(job_id, 1)))
@@ -447,7 +446,7 @@ def test_a_sweep_that_is_opened_again_may_know_its_number_of_trials():
     assert toy.over == {"t1": Phase.KILLED} and toy.job("t0").phase.runs
 
 
-@pytest.mark.parametrize(("policy", "rule"), [("static", "none"), ("static-stop", "threshold"), ("podium", "podium")])
+@pytest.mark.parametrize(("policy", "rule"), [("static", "none"), ("static-stop", "threshold"), ("gain", "threshold")])
 def test_a_sweep_without_a_rule_has_that_of_its_policy(policy, rule):
     toy = Toy.of(4, POLICIES[policy])
     toy.submit(request("a"))

@@ -289,7 +289,7 @@ def test_a_retried_trial_is_one_row(scheduler: LiveScheduler) -> None:
 
 
 def test_a_look_shows_the_scheduler_as_it_is(scheduler: LiveScheduler) -> None:
-    shown = Look(policy="elastic", name="digits", stop="podium", trials=3)
+    shown = Look(policy="elastic", name="digits", stop="sha", trials=3)
     submit(scheduler, "a", l2=0.5)
     for name in ("b", "c"):
         submit(scheduler, name)
@@ -300,7 +300,7 @@ def test_a_look_shows_the_scheduler_as_it_is(scheduler: LiveScheduler) -> None:
     a, b, c, d = found.rows
     assert (a.phase, a.workers, a.servers, a.iteration, a.iterations) == (Phase.EARLY_FEEDBACK, 2, 1, 100, 400)
     assert a.value == 0.75 and list(a.curve) == [0.75] and a.point == {"l2": 0.5}
-    assert (found.name, found.stop, found.direction) == ("digits", "podium", Direction.MINIMIZE)
+    assert (found.name, found.stop, found.direction) == ("digits", "sha", Direction.MINIMIZE)
     assert a.eta_s == pytest.approx(300 * 0.2)
     assert b.phase is Phase.EARLY_FEEDBACK and c.phase is Phase.QUEUED and found.num_queued == 1
     assert c.why.startswith("waits for a job to end")

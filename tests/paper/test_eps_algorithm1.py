@@ -365,34 +365,6 @@ class TestSection6:
         assert toy.job("new").size == (1, 1)
         assert [toy.job(name).size for name in "abc"] == [(1, 1), (2, 1), (1, 1)]
 
-    def test_podium_counts_who_has_finished(self):
-        for policy, phase in (("elastic", Phase.TRAINING), ("podium", Phase.KILLED)):
-            toy = Toy.of(4, POLICIES[policy])
-            toy.send(e.SweepOpened("sweep", threshold=1))
-            toy.submit(request("good"))
-            toy.settle()
-            toy.feed("good", 0.1)
-            toy.finish("good")
-            toy.submit(request("bad"), request("better"))
-            toy.settle()
-            toy.feed("bad", 0.2)
-            toy.settle()
-            assert toy.job("bad").phase is phase, policy
-            toy.feed("better", 0.05)
-            toy.settle()
-            assert toy.job("better").phase is Phase.TRAINING, policy
-
-    def test_podium_is_the_stopping_rule_while_nothing_has_finished(self):
-        toy = Toy.of(4, POLICIES["podium"])
-        toy.send(e.SweepOpened("sweep", threshold=2))
-        for name, feedback in (("a", 0.1), ("b", 0.3), ("c", 0.2)):
-            toy.submit(request(name))
-            toy.settle()
-            toy.feed(name, feedback)
-        toy.settle()
-        assert toy.over == {"b": Phase.KILLED}
-        assert "2 running or finished trials have better early feedback than its 0.3" in toy.job("b").why
-
     def test_static_queues(self):
         toy = Toy.of(1, POLICIES["static"])
         toy.submit(request("a"), request("b"))

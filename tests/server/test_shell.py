@@ -322,7 +322,11 @@ def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_tha
         shells[name].close()
 
 
-def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_where_a_checkpoint_finds_no_memory(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def no_room(store: PartitionStore) -> None:
         raise MemoryError("no room for a copy")
 

@@ -116,7 +116,7 @@ MODELS = {
     "lda": "",
 }
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
-POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium", "gain")
+POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "gain")
 
 
 class Line(NamedTuple):

@@ -287,7 +287,7 @@ SWEEP_WORDS = {
     "arrival": ("burst", "poisson:4s", "poisson:2.5s"),
     "metric": ("loss", "test_loss", "accuracy"),
     "direction": ("minimize", "maximize"),
-    "stop": ("none", "threshold", "podium", "median", "sha", "asha"),
+    "stop": ("none", "threshold", "median", "sha", "asha"),
 }
 
 #: An exported model: arrays of these names, and how it describes itself in ``__meta__`` (JSON in UTF-8).

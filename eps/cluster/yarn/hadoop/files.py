@@ -79,7 +79,7 @@ class HadoopFiles:
             self._make_folder(files, path.getParent())
             files.createNewFile(path)
 
-    def take_over(self, url: str, timeout_s: float = TAKE_OVER_S) -> None:
+    def take_over(self, url: str) -> None:
         """Close a file in place of its writer, which can write no more; data that it has flushed is kept.
 
         Raises
@@ -87,7 +87,7 @@ class HadoopFiles:
         StorageError
             HDFS has not closed the file in time.
         """
-        end_s = time.monotonic() + timeout_s
+        end_s = time.monotonic() + TAKE_OVER_S
         with _errors(self._session, f"{url} cannot be taken over"):
             files, path = _at(self._session, url)
             if not hasattr(files, "recoverLease"):
@@ -95,7 +95,7 @@ class HadoopFiles:
                 return
             while not files.recoverLease(path) and not files.isFileClosed(path):
                 if time.monotonic() >= end_s:
-                    raise StorageError(f"{url}: HDFS has not released its writer's lease within {timeout_s:g} s")
+                    raise StorageError(f"{url}: HDFS has not released its writer's lease within {TAKE_OVER_S:g} s")
                 time.sleep(_LOOK_S)
 
     def _make_folder(self, files: Any, path: Any) -> None:
