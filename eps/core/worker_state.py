@@ -417,8 +417,6 @@ class Duties:
 
     def waits_for(self) -> str:
         """Return what this worker waits for, as a phrase."""
-        if self.clock is None:
-            return "a membership that includes it"
         return f"the horizon to reach clock {self.clock}; it is {self.horizon}"
 
 
@@ -504,6 +502,11 @@ class WorkerState:
         return self.duties.clock is not None and (self.duties.finished or self.duties.left)
 
     @property
+    def stands_by(self) -> bool:
+        """Whether this worker may wait as long as the master does: it is spare, or a recovery waits for containers."""
+        return self.duties.clock is None or self._inventoried > self.memberships.recovery
+
+    @property
     def _must_confirm(self) -> bool:
         """Return whether this leaving worker may still hold something that the loss of a server would require."""
         return len(self.outbox) > 0 and self.settings.followers > 0 and not self.duties.finished
@@ -550,14 +553,13 @@ class WorkerState:
         return following if asks else None
 
     def _next_task(self) -> Work | Confirmation | None:
-        if self._inventoried > self.memberships.recovery:
-            # Members were lost, and the membership of the recovery has not arrived.
+        if self.stands_by:
             return None
         newest = self.outbox.newest
         if self.leaves:
             return Confirmation(newest.clock + 1) if newest is not None and self._must_confirm else None
         work = self.duties.next_work()
-        if work is None and newest is not None and self.duties.clock is not None and self.outbox.unpushed():
+        if work is None and newest is not None and self.outbox.unpushed():
             # What a lost owner had must be pushed again, even if no further clock is granted.
             return Work(newest.clock, (), 0)
         return work

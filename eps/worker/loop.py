@@ -281,7 +281,10 @@ class TrainingLoop:
             self._next = None
             self.program.forget()
             self._plane.rest()
-        if self._idle_s is None or rests:
+        if rests or self.state.stands_by:
+            self._idle_s = None
+            return now_s + HORIZON_DEADLINE_S
+        if self._idle_s is None:
             self._idle_s = now_s
         if now_s - self._idle_s >= HORIZON_DEADLINE_S:
             raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.duties.waits_for()}")

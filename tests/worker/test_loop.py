@@ -183,6 +183,17 @@ def test_worker_that_is_granted_no_clock_gives_up_and_says_what_it_waits_for() -
         worker.loop.advance()
 
 
+def test_a_spare_worker_and_one_of_an_open_recovery_wait_as_long_as_the_master() -> None:
+    spare, stopped = Worker(), started(horizon=0)
+    stopped.state.inventory(1)
+    for worker in (spare, stopped):
+        for hours in range(3):
+            worker.now_s = hours * HORIZON_DEADLINE_S
+            assert worker.loop.advance() == (hours + 1) * HORIZON_DEADLINE_S
+    stopped.state.on_membership(takeover())
+    assert stopped.loop.advance() == 3 * HORIZON_DEADLINE_S, "its deadline begins now"
+
+
 def test_loop_ends_when_it_is_told_to() -> None:
     worker = started(horizon=0)
     worker.wakeup.stop()
