@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, ResourceError
-from hscheduler.cli.commands.common import policies_of, report_path, say, with_flags, write_results
+from hscheduler.cli.commands.common import policy_of, report_path, say, with_flags, write_results
 from hscheduler.core import events as e
 from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
@@ -124,18 +124,17 @@ def sweep(
         print(found.best_point)
     """
     read = with_flags(_spec_of(spec, objective is not None), trials=trials, seed=seed, stop=stop)
+    read.check_rungs()
     if suggest is not None and (study is None or read.space):
         raise ConfigError("suggest needs a study, and replaces the table space: leave that out")
-    names = policies_of(policy)
-    if len(names) != 1:
-        raise ConfigError(f"policy is {policy!r}, but must be a single policy")
+    policy = policy_of(policy)
     target = report_path(None if report is None else str(report))
     drawn = report_path(None if page is None else str(page), "page")
     if read.job.get("on") == "yarn":
         for name, value in (("study", study), ("objective", objective), ("on_event", on_event)):
             if value is not None:
                 raise ConfigError(f"{name} is not possible on YARN: the scheduler runs in another process")
-        return _run(OnYarn(read, names[0], name or ""), quiet, target, drawn)
+        return _run(OnYarn(read, policy, name or ""), quiet, target, drawn)
     points = None
     if study is not None:
         from hscheduler.live.points import OptunaPoints
@@ -147,7 +146,7 @@ def sweep(
     with ExitStack() as stack:
         stem = Path(spec).stem if isinstance(spec, str | Path) else SWEEP
         place = None if study is not None else stack.enter_context(RecordedSweep.create(name or "", stem))
-        runner = Here(read, names[0], points, place, target, pickled, has_space=suggest is None)
+        runner = Here(read, policy, points, place, target, pickled, has_space=suggest is None)
         runner.viewers += [] if on_event is None else [on_event]
         return _run(runner, quiet, target, drawn)
 

@@ -142,8 +142,7 @@ class Grants:
                 self.changed.add(sweep)
             case e.JobStarted(job_id) | e.JobEnded(job_id):
                 self.changed.add(state.jobs[job_id].request.sweep)
-        if isinstance(event, e.JobEnded) and state.jobs[event.job_id].phase.ended:
-            self.ended.add(self._name_of(event.job_id))
+        self.ended.update(self._name_of(each.job_id) for each in commands if isinstance(each, e.JobOver))
 
     def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         ledger = state.ledger

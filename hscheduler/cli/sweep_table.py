@@ -156,13 +156,15 @@ class SweepTable:
         """Return the sweep's name, policy, stopping rule, trials, best value and time, the most important that fit."""
         look = self.look
         done = sum(look.count(phase) for phase in Phase if phase.ended)
-        running = max(0, len(look.rows) - done - look.num_queued)
+        paused = look.count(Phase.PAUSED)
+        running = max(0, len(look.rows) - done - look.num_queued - paused)
+        others = "".join(f", {n} {what}" for n, what in ((look.num_queued, "queued"), (paused, "paused")) if n)
         so_far = " so far" if look.best is None else ""
         counts = f"{done} of {max(look.trials, len(look.rows))} done, {running} running"
         parts = [
             (2, look.name, _BOLD),
             (4, ", ".join(filter(None, (look.policy, look.stop))), _PLAIN),
-            (0, counts + (f", {look.num_queued} queued" if look.num_queued else ""), _PLAIN),
+            (0, counts + others, _PLAIN),
             (1, "" if self._best is None else f"best {look.metric}{so_far} {number_text(self._best.value)}", _BEST),
             (3, clock_text(look.now_s), _PLAIN),
         ]

@@ -92,7 +92,8 @@ class Cohort:
     @property
     def total(self) -> int:
         """Number of trials, as far as it is known."""
-        return self.arrived if self.closed_because else max(self.trials, self.arrived)
+        retries = self.arrived - self._drawn
+        return self.arrived if self.closed_because else max(self.trials + retries, self.arrived)
 
     @property
     def gets_no_more(self) -> bool:
@@ -108,6 +109,11 @@ class Cohort:
     def num_active(self) -> int:
         """Number of trials that are queued or run."""
         return len(self._active)
+
+    @property
+    def num_paused(self) -> int:
+        """Number of trials that a rule has paused; also of those that still release their containers."""
+        return len(self._paused)
 
     @property
     def may_draw(self) -> bool:

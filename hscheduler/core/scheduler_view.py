@@ -172,6 +172,11 @@ class SchedulerView:
         """Return whether the stopping rule of a sweep pauses jobs, which need checkpoints at their rungs."""
         return self._rules[self._cohorts[sweep].stopping.rule].pauses
 
+    @property
+    def num_paused(self) -> int:
+        """Number of jobs that a stopping rule has paused."""
+        return sum(cohort.num_paused for cohort in self._cohorts.values())
+
     def slowed(self) -> Sequence[Job]:
         """Return the jobs that became slower when they grew."""
         return list(self._slowed.values())

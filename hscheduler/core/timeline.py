@@ -60,9 +60,11 @@ class TrialRecord:
     resizes: int = 0
     #: (time, iteration, value of the metric) of each rung that it reached.
     rungs: list[tuple[float, int, float]] = field(default_factory=list)
-    #: How often the stopping rule paused it, and whether it has not resumed since.
+    #: How often the stopping rule paused it, when it did so last (None once it has resumed), and the seconds until it
+    #: resumed, of all pauses.
     pauses: int = 0
-    is_paused: bool = False
+    rests_since_s: float | None = None
+    rested_s: float = 0.0
     #: Iterations beyond the rungs at which the rule stopped it; ``iteration`` does not count them.
     overshoot: int = field(default=0, compare=False)
     #: Completed iterations, and when they were reported.  These and ``speeds`` are not compared: a restarted scheduler
@@ -150,6 +152,8 @@ class Timeline:
         """Note that a scheduler runs again: none did since the latest event."""
         if self.trials and now_s > self.end_s:
             self.down.append((self.end_s, now_s))
+            for trial in self.trials.values():
+                trial.use.skip(now_s - self.end_s)
             self.end_s = now_s
 
     def paused(self, job_id: str, seconds: float) -> None:
@@ -287,8 +291,11 @@ class Timeline:
                 trial = self.trials[job_id]
                 trial.use.start(containers)
                 trial.phase = Phase.STARTING
-                trial.restarts += resumes and not trial.is_paused
-                trial.is_paused = False
+                if trial.rests_since_s is None:
+                    trial.restarts += resumes
+                else:
+                    trial.rested_s += now_s - trial.rests_since_s
+                    trial.rests_since_s = None
                 if trial.started_s is None:
                     trial.started_s = now_s
             case e.GrowJob(job_id, containers):
@@ -301,7 +308,7 @@ class Timeline:
                 trial.phase = scheduler.jobs[job_id].phase
                 trial.use.stop(now_s, restarts and not after)
                 if after:
-                    trial.pauses, trial.is_paused = trial.pauses + 1, True
+                    trial.pauses, trial.rests_since_s = trial.pauses + 1, now_s
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why
@@ -312,7 +319,7 @@ class Timeline:
 
     def _count(self, now_s: float, scheduler: Scheduler) -> None:
         queued = len(scheduler.queue)
-        numbers = (len(scheduler.jobs) - self._over - queued, queued)
+        numbers = (len(scheduler.jobs) - self._over - queued - scheduler.num_paused, queued)
         if not self.numbers or self.numbers[-1][1:] != numbers:
             self.numbers.append((now_s, *numbers))
 

@@ -97,6 +97,12 @@ class Use:
             self._look(self.since_s)
         self._count(now_s)
 
+    def skip(self, seconds: float) -> None:
+        """Note that time passed of which nothing is known: no scheduler ran."""
+        for name in ("since_s", "stopped_s", "changes_since_s"):
+            if (at_s := getattr(self, name)) is not None:
+                setattr(self, name, at_s + seconds)
+
     def paused(self, seconds: float) -> None:
         """Note that a change of size pauses the job that computes; a restart is no such pause."""
         if self.since_s is not None:

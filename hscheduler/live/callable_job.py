@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 from eps.errors import DIVERGED, ConfigError
@@ -186,7 +187,7 @@ class CallableJob:
             return Phase.KILLED, self._why
         if kind == "raised":
             return Phase.FAILED, f"the callable raised {type(what).__name__}: {what}"
-        if not self._history and isinstance(what, float | int) and not isinstance(what, bool):
+        if not self._history and isinstance(what, Real) and not isinstance(what, bool):
             # What it returns is its only report.
             self._take(1, {self._metric: float(what)})
         if not self._history:

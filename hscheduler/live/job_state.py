@@ -227,12 +227,12 @@ class HistoryReader:
         """
         durations = []
         for entry in history:
-            now_s = float(entry["seconds"])
+            now_s, clock = float(entry["seconds"]), int(entry["clock"])
             # The duration of an iteration during which the size changed says nothing about either size.
-            if now_s >= self._seen_s and entry["clock"] > changed_clock + 1:
-                durations.append(now_s - self._seen_s)
-            self._seen_s = now_s
-        self.seen_clock = int(history[-1]["clock"])
+            if now_s >= self._seen_s and clock > changed_clock + 1:
+                # A callable may report every tenth iteration.
+                durations.append((now_s - self._seen_s) / max(1, clock - self.seen_clock))
+            self._seen_s, self.seen_clock = now_s, clock
         losses, values = some_losses(history), some_values(history, self._metric)
         return e.Iterated(self._job_id, self.seen_clock + 1, tuple(durations), losses, values)
 

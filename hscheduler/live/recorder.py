@@ -138,7 +138,8 @@ class Recorder:
         #: Why the last write failed; empty if it succeeded.
         self._stuck = ""
         self._is_to_end = False
-        self._is_of_another_boot = False
+        #: Whether to compact soon, however small the record is.
+        self._is_due = False
         #: Entries must exceed this size before the next attempt to compact; the last one may have failed.
         self._patient_bytes = 0
         #: Jobs that left the registry since the last call of :meth:`pop_evicted`.
@@ -195,7 +196,8 @@ class Recorder:
             # A record of another version may raise any exception.
             told = f"{where} cannot be replayed: {type(error).__name__}: {error}"
             raise StorageError(f"{self._record.where}: {told}") from error
-        self._is_of_another_boot = self.header.boot != boot_id()
+        # The time of this start, and that none ran before it, are in no entry.
+        self._is_due = True
         began_s = start_time_s(self.header.boot, self.header.began_s, registry.timeline.end_s)
         self.header = dataclasses.replace(self.header, boot=boot_id(), began_s=began_s)
         return registry
@@ -237,11 +239,11 @@ class Recorder:
         self._held.setdefault(news.job_id, HeldNews(news.job_id)).add(at_s, news)
 
     def compact_if_grown(self) -> None:
-        """Compact the record if it has grown, or was written during an earlier boot."""
+        """Compact the record if it has grown, or a scheduler has just been restored from it."""
         enough = max(self._patient_bytes, GROWN_BYTES, GROWN_TIMES * self._record.snapshot_bytes)
-        if not self._is_of_another_boot and self._record.entries_bytes <= enough:
+        if not self._is_due and self._record.entries_bytes <= enough:
             return
-        self._is_of_another_boot = False
+        self._is_due = False
         self._patient_bytes = self._record.entries_bytes + GROWN_BYTES
         try:
             self._compact()

@@ -282,8 +282,8 @@ class Fleet:
             # HDFS serves others, too.
             usual = RECORDED_EVERY if spec.on == "yarn" else CHECKPOINT_EVERY
             every = checkpoints_at(rungs, spec.iterations, restarts=restarts) if pauses else usual
-            if self._is_recorded and "," in every:
-                every += f",{RECORDED_EVERY}"
+            if self._is_recorded and not restarts:
+                every = ",".join(filter(None, (every, RECORDED_EVERY)))
             spec = spec.with_settings(checkpoint_every=every)
         elif self._is_recorded and not spec.checkpoint_every:
             spec = spec.with_settings(checkpoint_every=f"{feedback_iteration},{RECORDED_EVERY}")

@@ -24,6 +24,8 @@ from hscheduler.reports.history import NO_SUCH_METRIC
 #: In the ids of further attempts.
 AGAIN = "-again-"
 _NO_SPACE = os.strerror(errno.ENOSPC)
+#: Values of a submission that are recorded as they are.
+_FLAGS = ("job_id", "sweep", "why", "has_started", "is_stopped", "is_paused")
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Submission:
 
     def values(self) -> dict[str, Any]:
         """Return everything but the report, as JSON values; see :meth:`of_values`."""
-        known = {name: getattr(self, name) for name in ("job_id", "sweep", "why", "has_started", "is_stopped")}
+        known = {name: getattr(self, name) for name in _FLAGS}
         numbers = {name: getattr(self, name) for name in ("loss", "feedback")}
         return {
             **known,

@@ -87,8 +87,8 @@ def report_of_record(spec: Spec, policy: str, name: str, record: SchedulerRecord
     ConfigError, StorageError
         As :class:`LiveScheduler`.
     """
-    spec = spec.under(policy)
-    scheduler = LiveScheduler(spec.cluster.capacities(), _settings_of(spec, policy), record=record, attaches=False)
+    settings = _settings_of(spec.under(policy), policy)
+    scheduler = LiveScheduler(spec.cluster.capacities(), settings, record=record, attaches=False)
     try:
         return report_of(scheduler, name, spec)
     finally:
@@ -141,7 +141,7 @@ class Sweep:
     ) -> None:
         self._objective = objective
         self.points: dict[str, dict[str, Any]] = {}
-        self.spec = spec.under(policy)
+        self._asked, self.spec = spec, spec.under(policy)
         self.name, self._is_named, self._trial_name = name or SWEEP, bool(name), partial(trial_id, name)
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
@@ -283,7 +283,7 @@ class Sweep:
         assert self.scheduler is not None
         if self._last is None:
             try:
-                return report_of(self.scheduler, self.name, self.spec)
+                return report_of(self.scheduler, self.name, self._asked)
             except StorageError:
                 # The record may have been closed meanwhile.
                 if self._last is None:
@@ -339,11 +339,11 @@ class Sweep:
         submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
             record = scheduler.registry.timeline.trials.get(submission.job_id)
-            started_s = None if record is None else record.started_s
+            if not limit_s or record is None or record.started_s is None or submission.is_paused or trial.is_cancelled:
+                return
             # After a restart the limit counts from 0: nothing may have run in between.
-            began_s = None if started_s is None else max(started_s, self._restored_s)
-            is_too_long = limit_s and began_s is not None and scheduler.now_s() > began_s + limit_s
-            if is_too_long and not trial.is_cancelled:
+            began_s = max(record.started_s + record.rested_s, self._restored_s)
+            if scheduler.now_s() > began_s + limit_s:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
             return

@@ -57,10 +57,11 @@ def _for_tensorboard(folder: Path) -> Export:
 
     def export(report: Mapping[str, Any]) -> None:
         try:
+            began_at = _began_at(report)
             for trial in report["trials"]:
                 with SummaryWriter(str(folder / report["policy"] / trial["job_id"])) as writer:
                     for at_s, iteration, loss in trial["curve"]:
-                        writer.add_scalar("loss", loss, iteration, walltime=at_s)
+                        writer.add_scalar("loss", loss, iteration, walltime=began_at + at_s)
                     if trial["loss"] is not None:
                         writer.add_hparams(dict(trial["point"]), {report["metric"]: trial["loss"]}, name="point")
         except OSError as error:

@@ -20,7 +20,7 @@ from hscheduler.core.jobs import Direction
 from hscheduler.core.rungs import DEFAULT
 from hscheduler.live.job_results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, attempts_of
 from hscheduler.live.sweep import SETTLE_TIMEOUT_S
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
@@ -135,8 +135,10 @@ class SchedulerService(HSchedulerServicer):
     def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
         """End a job, or a sweep with all of its jobs."""
         name, why = request.name, request.why or "killed on request"
-        if (job := self._known(name)) is not None:
-            jobs = [] if job.is_over else [name]
+        if self._known(name) is not None:
+            # A trial that is retried goes on in its latest job.
+            name = attempts_of(self._scheduler.look_ups.current()).get(name, [name])[-1]
+            jobs = [] if self._found(name).is_over else [name]
             self._scheduler.cancel(name, why)
         else:
             self._check_sweep(name)

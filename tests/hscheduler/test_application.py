@@ -43,6 +43,7 @@ from hscheduler.cli import main
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.resources import Resources
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.state import Scheduler
 from hscheduler.live.sweep import SWEEP
 from hscheduler.policies import POLICIES
@@ -231,6 +232,26 @@ def test_the_broker_leases_a_job_what_the_scheduler_granted_it(phase: Phase) -> 
     grants.changed.clear()
     step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
+    assert grants.ended == {"job-a"}
+
+
+def test_a_job_that_is_killed_while_it_is_paused_has_ended_for_good() -> None:
+    broker: Any = FakeBroker()
+    grants, size = Grants(broker), Resources(1, 512)
+    state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"], RULES)
+    grants.begin(lambda job_id: f"job-{job_id}", state)
+
+    def step(event: e.Event) -> None:
+        grants.take(0.0, event, state.step(event), state)
+
+    step(e.SweepOpened("s", stopping=Stopping("sha", 2, 5), trials=2))
+    for name in "ab":
+        step(e.JobSubmitted(JobRequest(name, "s", 1, 1, size, size, size, 1, 1, iterations=10)))
+        step(e.JobStarted(name))
+    step(e.RungReached("a", 5, 0.5))
+    step(e.JobEnded("a", Phase.KILLED))
+    assert grants.ended == set()
+    step(e.RungReached("b", 5, 0.25))
     assert grants.ended == {"job-a"}
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from eps.spec.job_spec import JobSpec
 from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.core.timeline import Timeline
+from hscheduler.core.timeline import Timeline, TrialRecord
+from hscheduler.live.submission import Submission
+from hscheduler.live.sweep import Sweep, _Trial
 from hscheduler.policies.elastic import elastic
 from hscheduler.reports.news import ends, failures, sentences
 from hscheduler.reports.report import report
@@ -82,3 +85,30 @@ def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest
     (show,) = here.viewers
     show(1.0, e.CancelAsked("t", TOO_LONG), [e.JobOver("t", Phase.KILLED, TOO_LONG)])
     assert told == ([] if sweep_ends else [f"t was killed: {TOO_LONG}"])
+
+
+def test_a_trial_is_ended_for_the_time_in_which_it_ran_not_for_its_pauses() -> None:
+    spec = Spec.of({"sweep": {"trials": 1, "trial_timeout_s": 15.0}, "job": {"data": "sklearn:iris"}})
+    sweep, ended, now_s = Sweep(spec, "static"), [], [0.0]
+    submission = Submission("t", "sweep", "t", JobSpec())
+    record = TrialRecord("t", "sweep", 0.0, started_s=1.0)
+    scheduler: Any = SimpleNamespace(
+        registry=SimpleNamespace(timeline=SimpleNamespace(trials={"t": record})),
+        now_s=lambda: now_s[0],
+        cancel=lambda job_id, why: ended.append((now_s[0], why)),
+    )
+    trial = _Trial("t", JobSpec(), [submission])
+
+    def look(at_s: float) -> None:
+        now_s[0] = at_s
+        sweep._look_at(trial, scheduler)
+
+    look(10.0)
+    submission.is_paused = True
+    look(100.0)
+    submission.is_paused, record.rested_s = False, 90.0
+    look(105.0)
+    assert ended == []
+    look(107.0)
+    look(108.0)
+    assert ended == [(107.0, TOO_LONG)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,16 @@ def test_curves_and_points_are_written_to_tensorboard(tmp_path: Path) -> None:
     (export,) = exporters(str(tmp_path), None)
     export(REPORT)
     (path,) = (tmp_path / "elastic" / "trial-1").glob("events*")
-    content, scalars = path.read_bytes(), []
+    content, scalars, times = path.read_bytes(), [], []
     while content:
         length = int.from_bytes(content[:8], "little")
         assert int.from_bytes(content[8:12], "little") == masked_crc32c(content[:8])
         event = event_pb2.Event.FromString(content[12 : 12 + length])
+        times.append(event.wall_time)
         scalars += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
         content = content[16 + length :]
     assert scalars == [(1, "loss", 2.5), (50, "loss", 1.5), (100, "loss", 0.5)]
+    assert min(times) > time.time() - 3600, "seconds since 1970"
     assert list((tmp_path / "elastic" / "trial-1" / "point").glob("events*")), "the hyperparameters"
 
 

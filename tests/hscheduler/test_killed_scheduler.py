@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hscheduler.live import scheduler as live
 from hscheduler.live.job_state import Seat
 from hscheduler.live.placement import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.submission import Submission
 from hscheduler.policies.placing import start_in_what_is_free
 from hscheduler.record.api import Entry
 from hscheduler.record.sqlite import SqliteRecord
@@ -384,3 +386,29 @@ def test_members_are_restored_only_for_held_containers(tmp_path: Path, monkeypat
     one(tmp_path).close(leave=True)
     # Another job has the other container, or will have it soon: it is not a replacement of a lost member.
     assert found == [{second: Seat("worker-2", Role.WORKER)}]
+
+
+def test_a_snapshot_has_all_that_is_known_of_a_submission() -> None:
+    known = Submission(
+        "a", "s", "job-a", JobSpec(iterations=7), {"l2": 0.5}, Phase.KILLED, "why", 0.5, 0.25, [(3, 0.75)], True, None,
+        True, True, 9, 2.0,
+    )  # fmt: skip
+    told = json.loads(json.dumps(known.values()))
+    assert {each.name for each in fields(known)} - {"report", "_over"} == told.keys()
+    found = Submission.of_values(told)
+    assert replace(found, _over=known._over) == known and found.is_over
+
+
+def test_times_without_a_scheduler_are_known_after_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_s = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: at_s[0])
+    for _ in range(3):
+        scheduler = one(tmp_path)
+        scheduler.refuse(f"job-{at_s[0]:g}", "s", JobSpec(), "it cannot work")
+        scheduler.settle(TIMEOUT_S)
+        down = list(scheduler.registry.timeline.down)
+        scheduler.close(leave=True)
+        at_s[0] += 100.0
+    assert down == [(0.0, 100.0), (100.0, 200.0)]

@@ -56,3 +56,9 @@ def test_a_service_passes_its_settings_to_its_jobs() -> None:
     flags = ["serve", "--on", "docker", "--nodes", "3", "--container-memory", "512MiB", "--container-vcores", "2"]
     found = settings_here(build_parser().parse_args(flags))
     assert (found.nodes, found.vcores, found.memory, found.job_settings) == (3, None, None, SETTINGS)
+
+
+def test_the_size_of_a_container_is_that_of_a_local_service_too() -> None:
+    flags = ["serve", "--memory", "2GiB", "--container-memory", "512MiB"]
+    cluster = settings_here(build_parser().parse_args(flags)).cluster(None)
+    assert (cluster.container_memory, cluster.container_vcores, cluster.memory) == ("512MiB", 1, "2GiB")

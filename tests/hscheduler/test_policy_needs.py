@@ -12,11 +12,12 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision, Policy, View, needing, needs_of
 from hscheduler.core.jobs import Job
-from hscheduler.core.rungs import Rungs
+from hscheduler.core.rungs import Rungs, Stopping
 from hscheduler.live import scheduler as live
 from hscheduler.live.scheduler import CHECKPOINT_EVERY, RECORDED_EVERY, LiveScheduler, LiveSettings, checkpoints_at
 from hscheduler.policies import POLICIES
 from hscheduler.policies.static import static
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.run import simulate
@@ -149,3 +150,23 @@ def test_each_policy_declares_what_it_does(name: str, monkeypatch: pytest.Monkey
         restarts += sum(trial["restarts"] for trial in found["trials"])
     assert needs_of(policy).checkpoints == bool(restarts)
     assert needs_of(policy).progress == bool(looked)
+
+
+@pytest.mark.parametrize(
+    ("first", "every"), [(12, f"12,36,108,{RECORDED_EVERY}"), (200, f"200,{RECORDED_EVERY}"), (400, RECORDED_EVERY)]
+)
+def test_a_recorded_sweep_whose_trials_pause_loses_no_more_than_another(
+    first: int, every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs: dict[str, JobSpec] = {}
+
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
+        specs[job_id] = launch.spec
+        return FakeLive(World(0), job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
+    with LiveScheduler(nodes(2), LiveSettings("static"), record=SqliteRecord(tmp_path / "record")) as scheduler:
+        scheduler.open_sweep(e.SweepOpened("sweep", stopping=Stopping("sha", 3, first), feedback_iteration=12))
+        scheduler.submit(e.JobSubmitted(request("t")), JobSpec(iterations=324))
+        scheduler.settle(TIMEOUT_S)
+    assert specs["t"].checkpoint_every == every

@@ -220,13 +220,17 @@ def test_a_report_that_cannot_be_written_at_the_end_is_in_the_folder(
 
 
 def test_results_and_page_take_the_name_of_a_sweep(
-    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep_of("mine", report)
     assert cli.main(["results", "mine"]) == 0
     assert "elastic: " in capsys.readouterr().out
     assert cli.main(["page", "mine", "--out", str(tmp_path / "page.html")]) == 0
     assert "trial-4" in (tmp_path / "page.html").read_text()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr0.1").mkdir()
+    sweep_of("lr0.1", report)
+    assert cli.main(["page", "lr0.1"]) == 0 and (tmp_path / "lr0.1.html").exists()
     sweep_of("interrupted")
     capsys.readouterr()
     assert cli.main(["results", "interrupted"]) == 0
@@ -306,3 +310,17 @@ def test_a_report_that_cannot_be_written_is_tried_again(tmp_path: Path, caplog: 
     (told,) = caplog.records
     assert "the report of the running sweep cannot be written, and is retried" in told.getMessage()
     assert isinstance(told.args[0], StorageError)  # type: ignore[index]
+
+
+def test_the_report_has_the_size_that_the_file_asks_for() -> None:
+    spec = Spec.of(TABLES)
+    asked = spec.job_spec().workers, spec.job_spec().servers
+    with RecordedSweep.create("sized", "") as place:
+        place.begin("gain", spec)
+        sweep = Sweep(spec, "gain", points=Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(place.open_record())
+    assert sweep.spec.job_spec().tiers.reliable == 1
+    for found in (sweep.report(), place.report()):
+        job = Spec.of(found["spec"]).job_spec()
+        assert (job.workers, job.servers, job.tiers.reliable) == (*asked, 0)

@@ -424,6 +424,18 @@ def test_the_attempts_of_a_trial_are_one_trial_also_from_the_record(world: World
         assert found["trials"][0]["name"].endswith("again-1")
 
 
+def test_kill_ends_the_latest_job_of_a_trial(world: World, directory: ServiceDir) -> None:
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
+        submitted(service.scheduler, "a")
+        (first,) = service.scheduler.look_ups.submissions("a")
+        wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
+        service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
+        wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
+        assert client.cancel("a-trial-1", "enough") == ["a-trial-1-again-1"]
+        service.leave()
+
+
 def test_the_model_of_a_job_that_ended_in_an_earlier_attempt_is_found_on_the_cluster(
     world: World, directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

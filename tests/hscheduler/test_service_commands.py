@@ -177,6 +177,7 @@ def test_every_phase_is_a_sentence(phase: str, sentence: str) -> None:
     job = {"job_id": "a", "phase": phase, "why": "it is", "is_over": is_over, "workers": 2, "servers": 1}
     job |= {"iteration": 7, "iterations": 9, "metric": "f1", "value": 0.25 if is_over else 0.5}
     assert state_text(job) == sentence
+    assert state_text({**job, "iterations": 0}) == sentence.replace(" of 9", "")
     assert state_text({**job, "why": ""}) == sentence.removesuffix(": it is").removesuffix("; it is")
 
 

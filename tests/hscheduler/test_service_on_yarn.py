@@ -229,7 +229,6 @@ def test_commands_find_its_address_on_the_cluster_and_upload_their_files(
         (["--on", "yarn", "--application", "job.toml"], "iterations does not apply to the application, only queue, "),
         (["--on", "yarn"], "HADOOP_CONF_DIR is not set"),
         (["--detach"], "detach is only for a service on YARN: add --on yarn"),
-        (["--container-memory", "1GiB"], "--container-memory is only for containers: add --on docker or --on yarn"),
         (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
     ],
 )

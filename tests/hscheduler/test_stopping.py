@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -111,6 +112,17 @@ def test_a_tie_at_a_rung_goes_to_the_earlier_trial_and_the_sentence_says_so():
         told = "of equal ones, the trial that arrived earlier is better"
         assert told in table.said[-1], rule
         assert table.done[trials - 1] in ("Kill", "Pause"), "the latest one"
+
+
+def test_asha_awaits_the_last_trial_also_after_a_retry():
+    table = Table("asha", 3, eta=3, arrive=False)
+    for is_retry in (False, True, False):
+        job = Job(replace(request(f"t{len(table.jobs)}"), is_retry=is_retry), len(table.jobs))
+        table.jobs.append(job)
+        table.cohort.arrive(job)
+    table.end(0)
+    table.end(1, 0.5)
+    assert table.reach(2, 0.7) == {2: "Pause"} and not table.cohort.gets_no_more, "one of three has not arrived"
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.5, 0.4), (0.5, 0.6, 0.4)])

@@ -9,9 +9,11 @@ import pytest
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.rungs import Stopping
 from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import CLUSTER_POINTS, CURVE_POINTS, DecisionRecord, Timeline, TrialRecord
 from hscheduler.policies.elastic import elastic
+from hscheduler.policies.static import static
 from hscheduler.reports.report import report
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
@@ -73,6 +75,41 @@ def test_the_time_in_which_no_scheduler_ran_is_not_in_the_makespan() -> None:
     found = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
     assert (found["makespan_s"], found["end_s"], found["down"]) == (1.0, 9.0, [[1.0, 9.0]])
     assert found["utilisation"] == report_until(1.0)["utilisation"]
+
+
+def test_the_time_in_which_no_scheduler_ran_is_no_use_of_containers() -> None:
+    toy, record = Toy.of(2, elastic), Timeline()
+
+    def happen(at_s: float, event: e.Event) -> None:
+        record.take(at_s, event, toy.scheduler.step(event), toy.scheduler)
+
+    happen(0.0, e.JobSubmitted(request("a", 1, 1)))
+    happen(1.0, e.JobStarted("a"))
+    happen(2.0, e.Iterated("a", 1))
+    happen(4.0, e.Iterated("a", 3))
+    record.resume(1000.0)
+    happen(1001.0, e.Iterated("a", 4))
+    use = record.trials["a"].use
+    assert use.ran_s == 3.0 and use.computed_s == 3.0 * 3
+
+
+def test_the_time_of_a_pause_at_a_rung_is_known() -> None:
+    toy, record = Toy.of(2, static), Timeline()
+
+    def happen(at_s: float, event: e.Event) -> None:
+        record.take(at_s, event, toy.scheduler.step(event), toy.scheduler)
+
+    happen(0.0, e.SweepOpened("sweep", stopping=Stopping("sha", 2, 5), trials=2))
+    for name in "ab":
+        happen(0.0, e.JobSubmitted(request(name, 1, 1)))
+        happen(1.0, e.JobStarted(name))
+    happen(5.0, e.RungReached("a", 5, 0.5))
+    assert (record.trials["a"].rests_since_s, record.trials["a"].pauses) == (5.0, 1)
+    happen(6.0, e.JobEnded("a", Phase.KILLED))
+    assert record.numbers[-1][1:] == (1, 0), "a paused job does not run"
+    happen(25.0, e.RungReached("b", 5, 0.75))
+    assert (record.trials["a"].rests_since_s, record.trials["a"].rested_s) == (None, 20.0)
+    assert record.trials["a"].restarts == 0
 
 
 def report_until(end_s: float) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hscheduler
@@ -59,6 +60,11 @@ def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
     assert sorted(trial["phase"] for trial in found["trials"]) == ["finished", "killed", "killed", "killed"]
     best = max(found["trials"], key=lambda trial: 1 - trial["point"]["width"])
     assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
+
+
+def test_a_callable_may_return_a_number_of_numpy() -> None:
+    (trial,) = swept(lambda point: np.float32(0.5), trials=1)["trials"]
+    assert (trial["phase"], trial["loss"]) == ("finished", 0.5)
 
 
 @pytest.mark.parametrize("what", ["raises", "nothing", "other", "exits", "text", "reserved", "backwards"])
@@ -192,6 +198,8 @@ def test_wrong_uses_are_refused(tmp_path: Path) -> None:
         hscheduler.sweep({"job": {"data": "sklearn:digits"}}, objective=good)
     with pytest.raises(ConfigError, match="must be a mapping with an objective"):
         hscheduler.sweep(tmp_path / "sweep.toml", objective=good)
+    with pytest.raises(ConfigError, match="grace_iterations"):
+        hscheduler.sweep({"job": {"iterations": 100}}, objective=good, stop="asha")
     lock = threading.Lock()
     with pytest.raises(ConfigError, match="cannot be pickled"):
         swept(lambda point: lock)

@@ -93,6 +93,14 @@ def policies_of(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def policy_of(text: str) -> str:
+    """Return the single policy that a flag names.  Raises as :func:`policies_of`, or if it names several."""
+    found = policies_of(text)
+    if len(found) != 1:
+        raise ConfigError(f"policy is {text!r}, but must be a single policy; hscheduler compare takes several")
+    return found[0]
+
+
 def with_flags(spec: Spec, **flags: int | str | None) -> Spec:
     """Return a sweep with the given flags in place of settings of its file.
 

@@ -134,7 +134,7 @@ def state_text(job: Mapping[str, Any]) -> str:
     """
     name, size, reason = job["job_id"], count_of(job["workers"], job["servers"]), reason_of(job["job_id"], job["why"])
     why = f": {reason}" if reason else ""
-    at = f"iteration {job['iteration']} of {job['iterations']}"
+    at = f"iteration {job['iteration']}" + (f" of {job['iterations']}" if job["iterations"] else "")
     value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
     match Phase(job["phase"]) if job["phase"] in tuple(Phase) else None:
         case Phase.STARTING:

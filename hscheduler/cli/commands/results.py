@@ -39,7 +39,7 @@ _COLUMNS = (
 
 def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
-    reports, target = reports_of(args), report_path(args.out or f"{Path(args.report).stem}.html", "out")
+    reports, target = reports_of(args), report_path(args.out or f"{_stem(args)}.html", "out")
     assert target is not None
     if len(reports) == 1:
         reports = {policy: each if "static" in each else with_static(each) for policy, each in reports.items()}
@@ -61,7 +61,7 @@ def results(args: argparse.Namespace) -> int:
         sys.stdout.write(csv_text(reports))
     for report in found:
         if not args.csv:
-            print(results_text(report))
+            print(results_text(report, are_here=not args.scheduler))
         for export in exports:
             export(report)
     if args.export_best:
@@ -72,9 +72,9 @@ def results(args: argparse.Namespace) -> int:
 def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
     """Copy the model of a report's best trial to ``--export-best``; return the trial."""
     directory = ServiceDir.of(args.state)
-    if _is_file(args) or not directory.is_application() or not _runs(directory):
+    if not args.scheduler and (_is_file(args) or not directory.is_application() or not _runs(directory)):
         return export_best(report, args.export_best)
-    # The jobs run on YARN, not under EPS_HOME of this host: ask the service.
+    # The jobs run on YARN or on another host, not under EPS_HOME of this one: ask the service.
     if report["best"] is None:
         raise ConfigError("no trial finished: there is no best model")
     best = str(report["best"]["job_id"])
@@ -137,12 +137,16 @@ def _of_sweep(args: argparse.Namespace) -> dict[str, Any] | None:
     return None
 
 
+def _stem(args: argparse.Namespace) -> str:
+    return Path(args.report).stem if _is_file(args) else str(args.report)
+
+
 def _is_file(args: argparse.Namespace) -> bool:
     """Return whether the argument names a file rather than the sweep of a service."""
     if args.state or args.scheduler:
         return False
     path = Path(args.report)
-    return path.suffix == ".json" or len(path.parts) > 1 or path.exists()
+    return path.suffix == ".json" or len(path.parts) > 1 or path.is_file()
 
 
 def _runs(directory: ServiceDir) -> bool:
@@ -186,9 +190,9 @@ def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(report["trials"], key=key)
 
 
-def results_text(report: Mapping[str, Any]) -> str:
-    """Return the trials of a report as a table, the best first."""
-    tests = {trial["job_id"]: _test_metrics(trial) for trial in report["trials"]}
+def results_text(report: Mapping[str, Any], are_here: bool) -> str:
+    """Return the trials of a report as a table, the best first; their jobs may be under ``EPS_HOME`` of this host."""
+    tests = {trial["job_id"]: _test_metrics(trial) if are_here else {} for trial in report["trials"]}
     measured = ordered_metrics({name: 0.0 for test in tests.values() for name in test})
     # The first that says more than the sweep's own metric.
     shown = [name for name, _ in measured if report["metric"] not in (name, f"test_{name}")][:1]

@@ -25,7 +25,7 @@ from eps.system import interrupt
 from eps.system.nearest import one_of
 from hscheduler.application.monitor import ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
 from hscheduler.application.submit import submit_service
-from hscheduler.cli.commands.common import policies_of, say
+from hscheduler.cli.commands.common import policy_of, say
 from hscheduler.live.job import ENDS
 from hscheduler.live.placement import PLACES, cluster_of, container_settings
 from hscheduler.page import STOPPED, PageServer, Stops
@@ -41,7 +41,7 @@ CHECK_S = 1.0
 def _settings(args: argparse.Namespace, **cluster: Any) -> ServiceSettings:
     """Return the settings of a service from flags, with the given ones of its cluster."""
     return ServiceSettings(
-        policy=None if args.policy is None else policies_of(args.policy)[0],
+        policy=None if args.policy is None else policy_of(args.policy),
         seed=args.seed,
         threshold=args.threshold,
         stop=args.stop,
@@ -69,7 +69,8 @@ def settings_here(args: argparse.Namespace) -> ServiceSettings:
         # Each job names its image, which is checked when the job starts.
         job_settings = container_settings(ClusterSpec(**size), args.on)
     elif size:
-        raise ConfigError(f"{next(iter(size))} is only for containers: add --on docker or --on yarn")
+        # Only the scheduler counts with it.
+        job_settings = {name: value for name, value in container_settings(ClusterSpec(**size)).items() if name != "on"}
     address = parse_address(args.listen) if args.listen else Address("", 0)
     return _settings(
         args,

@@ -23,6 +23,7 @@ from hscheduler.cli.commands.common import (
     client_of,
     flags_of,
     policies_of,
+    policy_of,
     print_best,
     print_failures,
     print_interrupted,
@@ -70,6 +71,7 @@ _NOT_POSSIBLE: dict[str, dict[str, str]] = {
     "service": {
         "web": "is not possible with a service: use hscheduler serve --web",
         "policy": "is not possible with a service: use hscheduler serve --policy",
+        "on": "is not possible with a service: use hscheduler serve --on",
     },
     "yarn": {
         "web": "is not possible on YARN, which shows the sweep's page: its address is printed",
@@ -121,7 +123,7 @@ def sweep(args: argparse.Namespace) -> int:
     if args.scheduler or args.state:
         return _in_service(args)
     spec = _spec(args)
-    policy = _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
+    policy = policy_of(DEFAULT_POLICY if args.policy is None else args.policy)
     is_on_yarn = spec.job.get("on") == "yarn"
     _check_flags(args, "yarn" if is_on_yarn else "here")
     wanted = Wanted.of(args, spec.sweep.metric)
@@ -488,11 +490,3 @@ def _target(args: argparse.Namespace, metric: str) -> Target | None:
     if metric:
         target.check(metric)
     return target
-
-
-def _one(policies: list[str]) -> str:
-    if len(policies) != 1:
-        raise ConfigError(
-            f"policy is {','.join(policies)!r}, but must be a single policy; hscheduler compare takes several"
-        )
-    return policies[0]
