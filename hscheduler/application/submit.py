@@ -38,7 +38,8 @@ from hscheduler.application.staged_files import (
     ServiceOrders,
     stage,
 )
-from hscheduler.live.checks import working
+from hscheduler.core.resources import Resources
+from hscheduler.live.checks import check_sizes, working
 from hscheduler.live.placement import container_settings, hosted
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
@@ -127,6 +128,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     job, cluster = spec.job_spec(), Cluster(client, warns=False)
     resource = _master_in(cluster, job, spec.cluster, trials_at_once(spec))
     working(spec, lambda job: check_job(cluster, _with_master(job, resource)))
+    check_sizes(spec.under(policy), Resources(resource.vcores, resource.memory_mb))
     check_file_systems(conf, job, client)
     tables, models = stage(spec.tables(), home_of(conf, job, client) / "cache")
     orders = ServiceOrders(settings_of(spec, policy), tables, job.containers.container_timeout_s)

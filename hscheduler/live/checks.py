@@ -23,6 +23,7 @@ from eps.spec.runtime import model_options
 from hscheduler.core.decisions import Needs, needs_of
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.placement import FreeIndex, FreeSpace
+from hscheduler.core.resources import NOTHING, Resources
 from hscheduler.core.words import advice_to_fit, counted, request_text
 from hscheduler.policies import POLICIES
 from hscheduler.spec import LEARNING, Spec, request_of
@@ -83,15 +84,21 @@ def check_sweep(spec: Spec, *, reads_data: bool = True, has_space: bool = True) 
     raise next(iter(refused.values()))
 
 
-def check_sizes(spec: Spec) -> None:
+def check_sizes(spec: Spec, master: Resources = NOTHING) -> None:
     """Refuse a sweep of simulated or real jobs if the cluster is too small for one job.
+
+    Parameters
+    ----------
+    spec : Spec
+    master : Resources
+        The container of the application master on YARN, which takes a part of one node.
 
     Raises
     ------
     ConfigError
         No job of it fits, or its request is invalid.
     """
-    working(spec, lambda job: _check_size(spec, job))
+    working(spec, lambda job: _check_size(spec, job, master))
 
 
 def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
@@ -124,16 +131,19 @@ def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
     return list(found)
 
 
-def _check_size(spec: Spec, job: JobSpec) -> None:
+def _check_size(spec: Spec, job: JobSpec, master: Resources = NOTHING) -> None:
     cluster = spec.cluster
     request = request_of(job, "job", "sweep", cluster)
 
     def fits(asked: JobRequest) -> bool:
-        return FreeSpace(FreeIndex(cluster.capacities())).take_often(asked.needs(), 1) > 0
+        room = FreeSpace(FreeIndex(cluster.capacities()))
+        room.take_often([(master, 1)], 1)
+        return room.take_often(asked.needs(), 1) > 0
 
     if not fits(request):
+        beside = "" if master == NOTHING else f" beside the application master of {master}"
         raise ConfigError(
-            f"a job has {request_text(request)}: more than the whole cluster holds (nodes = {cluster.nodes}, "
+            f"a job has {request_text(request)}: more than the whole cluster holds{beside} (nodes = {cluster.nodes}, "
             f"vcores = {cluster.vcores}, memory = {cluster.memory}){advice_to_fit(request, fits)}"
         )
 

@@ -224,6 +224,15 @@ def test_jobs_that_are_only_simulated_must_fit_too(sections: dict[str, Any], why
         checks.check_sizes(Spec.of(found))
 
 
+def test_a_sweep_must_fit_beside_its_application_master() -> None:
+    spec = Spec.of(tables(cluster={"nodes": 3, "memory": "4GiB"}, job={"workers": 2, "servers": 1}))
+    checks.check_sizes(spec)
+    told = "beside the application master of .*; with 2048 MiB for each container it would fit: set container_memory"
+    with pytest.raises(ConfigError, match=told):
+        checks.check_sizes(spec, Resources(1, 4096))
+    checks.check_sizes(spec.under("gain"), Resources(1, 4096))
+
+
 def test_no_job_is_left_by_a_check(folder: Path) -> None:
     check_sweep(Spec.of(tables()))
     jobs = folder / "home" / "jobs"
