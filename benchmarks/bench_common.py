@@ -62,11 +62,17 @@ def machine() -> dict[str, Any]:
     """Return a description of the machine."""
     return {
         "cpus": os.cpu_count(),
+        "cpu": _cpu_model(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "load_5_minutes": os.getloadavg()[1],
     }
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def plotting() -> Any:
