@@ -107,16 +107,16 @@ def checkpoints_at(rungs: Rungs, iterations: int, *, restarts: bool) -> str:
     Parameters
     ----------
     rungs : Rungs
-        Multiples of the first one, which exists.
+        Those of ``sha`` or ``asha``.
     iterations : int
         Of the job.
     restarts : bool
         The policy restarts jobs, too, from their latest checkpoint: take more of them, :data:`MOST_BETWEEN_RUNGS` or
         fewer before the first rung.
     """
-    if not restarts and rungs.eta:
+    if not restarts:
         return ",".join(str(at) for at in rungs.until(iterations).all())
-    least = -(-rungs.first // MOST_BETWEEN_RUNGS) if restarts else rungs.first
+    least = -(-rungs.first // MOST_BETWEEN_RUNGS)
     return str(next(every for every in range(least, rungs.first + 1) if rungs.first % every == 0))
 
 

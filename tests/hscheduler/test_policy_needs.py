@@ -105,7 +105,6 @@ def test_a_trial_is_evaluated_when_it_is_judged(monkeypatch: pytest.MonkeyPatch)
 def test_a_trial_that_pauses_takes_checkpoints_at_its_rungs_alone() -> None:
     assert checkpoints_at(Rungs(12, 3), 324, restarts=False) == "12,36,108"
     assert checkpoints_at(Rungs(12, 3, 100), 324, restarts=False) == "12,36"
-    assert checkpoints_at(Rungs(12), 324, restarts=False) == "12"
     assert checkpoints_at(Rungs(30, 3), 324, restarts=True) == "3", "from which it restarts with another size"
 
 
