@@ -77,6 +77,21 @@ def test_text_to_predict_needs_no_label(tmp_path: Path) -> None:
     assert (plain.X != labelled.X).nnz == 0
 
 
+def test_an_array_to_predict_needs_no_label(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.array([[1.0, 2], [3, 4]]))
+    np.save(tmp_path / "y.npy", np.array([0, 1]))
+    settings = DataSettings(str(tmp_path / "X.npy"), "binary", 1, labels=str(tmp_path / "y.npy"))
+    info = prepare(settings, tmp_path / "out")
+
+    np.save(tmp_path / "new.npy", np.array([[5.0, 1], [7, 8]]))
+    plain = predict(tmp_path / "new.npy", info)
+    np.save(tmp_path / "new.npy", np.array([[5.0, 1, 0], [7, 8, 1]]))
+    labelled = predict(tmp_path / "new.npy", info)
+
+    assert plain.y is None and plain.X.tolist() == labelled.X.tolist() == [[5, 1], [7, 8]]
+    assert labelled.y is not None and labelled.y.tolist() == [0, 1]
+
+
 def test_predicting_the_test_file_gives_the_test_set(tmp_path: Path, shared_data: Path) -> None:
     folder = shared_data / "sparse_binary" / "a9a"
     settings = DataSettings(
