@@ -18,7 +18,7 @@ from eps.errors import StorageError
 from eps.storage.locations import Location, RemotePath, location, read_file
 
 #: Increased whenever equal settings and inputs would give other files.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 INFO_NAME = "dataset.json"
 NORMALIZER_NAME = "normalizer.npz"
 TEST_NAME = "test.eps"

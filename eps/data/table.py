@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NoReturn
 
 import numpy as np
@@ -17,6 +18,9 @@ from eps.system.nearest import did_you_mean
 #: Names of the label column if ``label_column`` is "auto".
 LABEL_NAMES = ("label", "class", "target", "y")
 _DELIMITERS = ",;\t|"
+#: Cells without a value, in lower case.
+_MISSING = ("", "?", "-", "na", "n/a", "null", "none")
+_FIRST_YEAR = 1000
 _SHOWN_CHARACTERS = 60
 #: Most names of columns in a message.
 MOST_NAMES = 20
@@ -35,6 +39,9 @@ def parse_table(
     names: Sequence[str] = (),
 ) -> RawData:
     """Parse a table of numbers.
+
+    The first row is a header if it has no numbers, or a name where the second row has a number.  So that numbers can be
+    names, it also is one if its numbers are 0, 1, 2 ... or years in a row.
 
     Parameters
     ----------
@@ -70,11 +77,11 @@ def parse_table(
     """
     text = content.decode("utf-8-sig", errors="replace")
     delimiter = delimiter_of(text, delimiter)
-    first = next((cells for _, cells in rows_of(text, delimiter)), None)
-    if first is None:
+    rows = [[cell.strip() for cell in cells] for _, cells in islice(rows_of(text, delimiter), 2)]
+    if not rows:
         raise DataError(f"{name}: empty file: data needs at least one row")
-    header = None if any(is_number(cell) for cell in first) else [cell.strip() for cell in first]
-    width = len(first)
+    header = rows[0] if _has_header(rows, names) else None
+    width = len(rows[0])
 
     label: int | None = None
     if header is not None and names and not columns:
@@ -106,6 +113,30 @@ def parse_table(
         format="dense" if delimiter == " " else "csv",
         feature_names=None if header is None else tuple(header[column] for column in kept),
     )
+
+
+def _has_header(rows: list[list[str]], names: Sequence[str]) -> bool:
+    """Return whether the first of two rows has names of columns, some of which may be numbers."""
+    first, second = rows[0], rows[-1]
+    if not any(is_number(cell) for cell in first) or (names and set(names) <= set(first)):
+        return True
+    if len(set(first)) < len(first):
+        return False
+    named = any(
+        not is_number(cell) and cell.lower() not in _MISSING and is_number(below)
+        for cell, below in zip(first, second, strict=False)
+    )
+    start = _first_of_run(first)
+    return named or ((start == 0 or start >= _FIRST_YEAR) and _first_of_run(second) < 0)
+
+
+def _first_of_run(cells: list[str]) -> int:
+    """Return the first number of a row whose numbers count up by one, at least three; -1 for other rows."""
+    numbers = [cell for cell in cells if is_number(cell)]
+    if len(numbers) < 3 or not numbers[0].isdecimal():
+        return -1
+    start = int(numbers[0])
+    return start if numbers == [str(start + number) for number in range(len(numbers))] else -1
 
 
 def _present(names: Sequence[str], header: list[str], name: str) -> Sequence[str]:

@@ -32,6 +32,39 @@ def test_columns_are_numbered_from_zero_and_from_the_end() -> None:
     assert raw.X.tolist() == [[4, 2], [8, 6]]
 
 
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ("a,b,label\nx,2,z\n", "b"),
+        ("a,b,label\n,2,0\n", "b"),
+        ("0,1,label\n0.5,0.3,7\n", "1"),
+        ("0,1,2,3,label\n5.1,3.5,1.4,0.2,setosa\n", "1"),
+        (",0,1,2,3\n0,5.1,3.5,1.4,0.2\n", "1"),
+        ("0,1,2,3\n5.1,3.5,1.4,0\n", "1"),
+        ("country,2019,2020,2021\nItaly,1,2.5,3\n", "2019"),
+        ("5.1,3.5,1.4,0.2,setosa\n4.9,3.0,1.4,0.2,setosa\n", None),
+        ("1,2,3,a\n5,4,6,b\n", None),
+        ("0,1,2\n3,4,5\n", None),
+        ("0,1,2,a\n", None),
+        ("0,1,yes\n1,0,no\n", None),
+        ("5,2,x1,5\n4,5,6,1\n", None),
+        ("NA,2,?,0\n4,5,6,1\n", None),
+        (",2,3,0\n4,5,6,1\n", None),
+    ],
+)
+def test_a_header_may_have_numbers(content: str, names: str | None) -> None:
+    raw = parse_table(content.encode(), "f", columns=("1",), label_column="last")
+
+    assert raw.feature_names == (None if names is None else (names,))
+    assert raw.num_rows == content.count("\n") - (names is not None)
+
+
+def test_the_names_of_a_models_features_are_a_header() -> None:
+    raw = parse_table(b"3,7\n1,2\n", "f", features=2, labels_optional=True, names=("7", "3"))
+
+    assert raw.X.tolist() == [[2, 1]] and raw.y is None
+
+
 def test_labels_that_are_names_become_sorted_classes() -> None:
     raw = parse_table(b"1.5,spam\n2,ham\n3,spam\n", "f")
 
