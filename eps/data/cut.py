@@ -292,9 +292,12 @@ def _targets(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) -
 
 
 def _settled(settings: DataSettings, raw: RawData) -> DataSettings:
-    """Replace "auto" by the detected value where a file to predict might not reveal it."""
+    """Replace values by the detected ones where a file to predict might not reveal them."""
     base = "auto" if raw.index_base is None else str(raw.index_base)
-    return replace(settings, index_base=base, format="text" if raw.format == "text" else settings.format)
+    format = "text" if raw.format == "text" else settings.format
+    # Beside chosen columns, the label is one of many others.
+    label_column = (raw.label_name if settings.columns else "") or settings.label_column
+    return replace(settings, index_base=base, format=format, label_column=label_column)
 
 
 def _piece_sizes(num_rows: int, num_pieces: int) -> tuple[int, ...]:
@@ -417,7 +420,7 @@ def load_for_prediction(
     path : str or Path
         The new file.
     settings : DataSettings
-        Settings of the training data (``DatasetInfo.settings``, with the detected index base).
+        Settings of the training data (``DatasetInfo.settings``, with detected values).
     num_features : int
         Width of the model.
     classes : sequence

@@ -45,6 +45,8 @@ class RawData:
     index_base: int | None = None
     #: Column names, if the file has a header.
     feature_names: tuple[str, ...] | None = None
+    #: Name of the label's column, if a table has a header.
+    label_name: str = ""
 
     @property
     def num_rows(self) -> int:

@@ -64,8 +64,9 @@ def parse_table(
     labels_optional : bool
         Accept a table without its label column (data to predict).
     names : sequence of str
-        Names of a model's features.  If the table has a header, these columns are taken, in this order, and a single
-        other column is the label.
+        Names of a model's features.  If the table has a header, these columns are taken, in this order.  The label is
+        the column named ``label_column``, and without ``columns`` also one named label, class, target or y, or a single
+        other column.
 
     Raises
     ------
@@ -84,14 +85,12 @@ def parse_table(
     width = len(rows[0])
 
     label: int | None = None
-    if header is not None and names and not columns:
+    if header is not None and names:
+        label = _label_beside(names, header, label_column, is_alone=not columns) if has_labels else None
         columns = _present(names, header, name)
-        label = _label_beside(names, header, label_column) if has_labels else None
-    elif has_labels:
+    elif has_labels and not (labels_optional and width == features):
         label = _label_number(label_column, header, width, delimiter, name, labels_optional)
     kept = [column_number(column, header, width, "column", name) for column in columns]
-    if label is not None and not columns and labels_optional and label_column == "auto" and features == width:
-        label = None
     kept = kept or [column for column in range(width) if column != label]
     if label in kept:
         raise ConfigError(f"{name}: column {label} is both the label and a feature: leave it out of the columns")
@@ -112,6 +111,7 @@ def parse_table(
         classes=classes,
         format="dense" if delimiter == " " else "csv",
         feature_names=None if header is None else tuple(header[column] for column in kept),
+        label_name="" if header is None or label is None else header[label],
     )
 
 
@@ -145,10 +145,11 @@ def _present(names: Sequence[str], header: list[str], name: str) -> Sequence[str
     return names
 
 
-def _label_beside(names: Sequence[str], header: list[str], wanted: str) -> int | None:
+def _label_beside(names: Sequence[str], header: list[str], wanted: str, *, is_alone: bool) -> int | None:
     others = [column for column, title in enumerate(header) if title not in names]
-    named = [column for column in others if header[column] == wanted or header[column].lower() in LABEL_NAMES]
-    found = named or others
+    usual = LABEL_NAMES if is_alone or wanted == "auto" else ()
+    named = [column for column in others if header[column] == wanted or header[column].lower() in usual]
+    found = named or (others if is_alone else [])
     return found[0] if len(found) == 1 and wanted != "none" else None
 
 

@@ -63,6 +63,19 @@ def test_the_statistics_of_training_are_applied(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows.X, [[0, 0], [1, 2]])
 
 
+@pytest.mark.parametrize("label_column", ["auto", "last", "3", "price"])
+def test_beside_chosen_columns_the_label_is_that_of_training(tmp_path: Path, label_column: str) -> None:
+    content = "a,b,c,price\n1,2,3,0\n4,5,6,1\n"
+    info = prepared(tmp_path, content, columns=("a", "b"), label_column=label_column)
+    new = tmp_path / "new.csv"
+
+    for header, has_labels in (("a,b,c", False), ("a,b,d,y", False), ("a,b", False), ("a,b,y,price", True)):
+        new.write_text("\n".join([header, "9,8,7,1"[: len(header.split(",")) * 2 - 1]]))
+        rows = load_for_prediction(new, info.settings, 2, info.classes, names=info.feature_names or ())
+        assert rows.X.tolist() == [[9, 8]]
+        assert (rows.y is not None) == has_labels
+
+
 def test_text_to_predict_needs_no_label(tmp_path: Path) -> None:
     info = prepared(tmp_path, "ham\thello you\nspam\twin now\n", normalize="tfidf", features=64)
     new = tmp_path / "new"

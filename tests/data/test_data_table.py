@@ -119,8 +119,9 @@ def test_where_the_label_is_read_is_said_where_a_feature_is_no_number() -> None:
         parse_table(b"1,2\n", "f", features=4, labels_optional=True)
 
 
-def test_rows_to_predict_may_lack_the_label_column() -> None:
-    unnamed = parse_table(b"1,2\n3,4\n", "f", features=2, labels_optional=True)
+@pytest.mark.parametrize("label_column", ["auto", "first", "last", "0"])
+def test_rows_to_predict_may_lack_the_label_column(label_column: str) -> None:
+    unnamed = parse_table(b"1,2\n3,4\n", "f", label_column=label_column, features=2, labels_optional=True)
     named = parse_table(b"rooms\n3\n", "f", label_column="price", columns=("rooms",), labels_optional=True)
 
     assert unnamed.y is None and unnamed.X.tolist() == [[1, 2], [3, 4]]
