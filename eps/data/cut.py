@@ -229,10 +229,8 @@ def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData,
     if settings.test_path is None:
         train_rows, test_rows = divide(raw.num_rows, settings)
         return raw, train_rows, raw, test_rows
-    same_base = settings if raw.index_base is None else replace(settings, index_base=str(raw.index_base))
-    # Users and items of other files have the columns of the training data.
-    names = raw.feature_names if raw.format == RATINGS and raw.feature_names else ()
-    test = load_as(same_base, settings.test_path, settings.test_labels, names=names)
+    settled = _settled(settings, raw)
+    test = load_as(settled, settings.test_path, settings.test_labels, names=raw.feature_names or ())
     if sparse.issparse(raw.X) != sparse.issparse(test.X) or (
         not sparse.issparse(raw.X) and raw.num_features != test.num_features
     ):
@@ -293,7 +291,7 @@ def _targets(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) -
 
 def _settled(settings: DataSettings, raw: RawData) -> DataSettings:
     """Replace values by the detected ones where a file to predict might not reveal them."""
-    base = "auto" if raw.index_base is None else str(raw.index_base)
+    base = settings.index_base if raw.index_base is None else str(raw.index_base)
     format = "text" if raw.format == "text" else settings.format
     # Beside chosen columns, the label is one of many others.
     label_column = (raw.label_name if settings.columns else "") or settings.label_column

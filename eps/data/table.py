@@ -64,9 +64,9 @@ def parse_table(
     labels_optional : bool
         Accept a table without its label column (data to predict).
     names : sequence of str
-        Names of a model's features.  If the table has a header, these columns are taken, in this order.  The label is
-        the column named ``label_column``, and without ``columns`` also one named label, class, target or y, or a single
-        other column.
+        Names of the features of training.  If the table has a header, these columns are taken, in this order.  The
+        label is the column named ``label_column``, and without ``columns`` also one named label, class, target or y, or
+        a single other column.
 
     Raises
     ------
@@ -85,7 +85,8 @@ def parse_table(
     width = len(rows[0])
 
     label: int | None = None
-    if header is not None and names:
+    # Columns of the same name differ only by their order.
+    if header is not None and names and len(set(names)) == len(names):
         label = _label_beside(names, header, label_column, is_alone=not columns) if has_labels else None
         columns = _present(names, header, name)
     elif has_labels and not (labels_optional and width == features):
@@ -141,7 +142,9 @@ def _first_of_run(cells: list[str]) -> int:
 
 def _present(names: Sequence[str], header: list[str], name: str) -> Sequence[str]:
     if missing := [each for each in names if each not in header]:
-        raise DataError(f"{name}: no column {', '.join(missing)}: the model was trained on {', '.join(names)}")
+        raise DataError(
+            f"{name}: no column {', '.join(missing)}: must have the columns of the training data: {', '.join(names)}"
+        )
     return names
 
 
