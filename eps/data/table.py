@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import string
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NoReturn
@@ -78,7 +79,7 @@ def parse_table(
     """
     text = content.decode("utf-8-sig", errors="replace")
     delimiter = delimiter_of(text, delimiter)
-    rows = [[cell.strip() for cell in cells] for _, cells in islice(rows_of(text, delimiter), 2)]
+    rows = [[cell.strip() for cell in cells] for _, cells in islice(rows_of(text, delimiter, name), 2)]
     if not rows:
         raise DataError(f"{name}: empty file: data needs at least one row")
     header = rows[0] if _has_header(rows, names) else None
@@ -168,17 +169,34 @@ def delimiter_of(text: str, wanted: str) -> str:
     return most if most in line else " "
 
 
-def rows_of(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of the non-blank rows."""
+def rows_of(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of the non-blank rows.
+
+    Raises
+    ------
+    DataError
+        A cell is too long, as after a quote that is not closed.
+    """
     if delimiter == " ":
         for line, row in enumerate(text.split("\n"), 1):
             if cells := row.split():
                 yield line, cells
         return
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-    for cells in reader:
-        if any(cell.strip() for cell in cells):
-            yield reader.line_num, cells
+    line = 1
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{name}:{line}: {error}: close the quote of this row") from None
+
+
+def filled_lines(text: str, delimiter: str) -> Iterator[str]:
+    """Yield the lines of the non-blank rows, for NumPy."""
+    nothing = string.whitespace + delimiter + '"'
+    return (line for line in io.StringIO(text) if line.strip(nothing))
 
 
 def is_number(text: str) -> bool:
@@ -226,7 +244,7 @@ def column_number(wanted: str, header: list[str] | None, width: int, what: str, 
 
 def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str) -> list[str]:
     """Refuse rows with another width than the first; return the texts of the label column."""
-    rows = rows_of(text, delimiter)
+    rows = rows_of(text, delimiter, name)
     if has_header:
         next(rows)
     labels = []
@@ -253,10 +271,9 @@ def _numbers(
     text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
 ) -> Float64Array:
     try:
-        lines = io.StringIO(text)
+        lines = filled_lines(text, delimiter)
         if header is not None:
-            while not next(lines).strip():
-                pass
+            next(lines)
         table = np.loadtxt(
             lines,
             dtype=np.float64,
@@ -276,7 +293,7 @@ def _numbers(
 def _raise_bad_cell(
     text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
 ) -> NoReturn:
-    rows = rows_of(text, delimiter)
+    rows = rows_of(text, delimiter, name)
     if header is not None:
         next(rows)
     for line, cells in rows:

@@ -65,6 +65,12 @@ def test_the_names_of_a_models_features_are_a_header() -> None:
     assert raw.X.tolist() == [[2, 1]] and raw.y is None
 
 
+def test_rows_without_any_value_are_skipped() -> None:
+    raw = parse_table(b',,\n \na,b,y\n1,2,0\n"", ,\n3,4,1\n,,\n', "f")
+
+    assert raw.feature_names == ("a", "b") and raw.X.tolist() == [[1, 2], [3, 4]]
+
+
 def test_labels_that_are_names_become_sorted_classes() -> None:
     raw = parse_table(b"1.5,spam\n2,ham\n3,spam\n", "f")
 
@@ -82,6 +88,8 @@ def test_labels_that_are_names_become_sorted_classes() -> None:
         (b"1,2,3\n1,2,\n", "f:2: column 2 is empty: every row needs a label"),
         (b"1,2,nan\n", "label 1 of 1 is nan: must be a finite number"),
         (b"a,b,y\n", "only a header"),
+        (b'1,2,3\n4,"5,6\n', "f:2: 4,5,6\n: 2 cells, but must be 3"),
+        (b'1,2,3\n4,"5,6\n7,8,9\n' + b"7,8,9\n" * 30_000, "f:2: field larger than .*: close the quote of this row"),
         (b"5\n6\n", "rows need a label and at least one feature"),
     ],
 )
