@@ -448,6 +448,6 @@ def load_for_prediction(
         return PredictionData(raw.X, None)
     if settings.task != "regression":
         found = find_labels(raw)
-        if len(found) == 1 and found[0] not in classes:
+        if len(found) == 1 and str(found[0]) not in map(str, classes):
             return PredictionData(raw.X, None)
     return PredictionData(raw.X, encode(raw, settings.task, classes))

@@ -52,6 +52,16 @@ def test_a_column_of_one_label_that_is_no_class_means_no_labels(tmp_path: Path) 
         predict(new, info)
 
 
+def test_classes_that_were_texts_of_digits_are_found_in_a_file(tmp_path: Path) -> None:
+    new = tmp_path / "new.csv"
+    settings = DataSettings(str(new), "binary", 1)
+
+    for content, found in (("7,10\n8,9\n", [0, 1]), ("7,9\n", [1])):
+        new.write_text(content)
+        y = load_for_prediction(new, settings, 1, ("10", "9")).y
+        assert y is not None and y.tolist() == found
+
+
 def test_the_statistics_of_training_are_applied(tmp_path: Path) -> None:
     info = prepared(tmp_path, "1,0,a\n3,4,b\n", normalize="standard")
     new = tmp_path / "new.csv"
