@@ -229,10 +229,8 @@ def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData,
     if settings.test_path is None:
         train_rows, test_rows = divide(raw.num_rows, settings)
         return raw, train_rows, raw, test_rows
-    same_base = settings if raw.index_base is None else replace(settings, index_base=str(raw.index_base))
-    # Users and items of other files have the columns of the training data.
-    names = raw.feature_names if raw.format == RATINGS and raw.feature_names else ()
-    test = load_as(same_base, settings.test_path, settings.test_labels, names=names)
+    settled = _settled(settings, raw)
+    test = load_as(settled, settings.test_path, settings.test_labels, names=raw.feature_names or ())
     if sparse.issparse(raw.X) != sparse.issparse(test.X) or (
         not sparse.issparse(raw.X) and raw.num_features != test.num_features
     ):
@@ -292,9 +290,12 @@ def _targets(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) -
 
 
 def _settled(settings: DataSettings, raw: RawData) -> DataSettings:
-    """Replace "auto" by the detected value where a file to predict might not reveal it."""
-    base = "auto" if raw.index_base is None else str(raw.index_base)
-    return replace(settings, index_base=base, format="text" if raw.format == "text" else settings.format)
+    """Replace values by the detected ones where a file to predict might not reveal them."""
+    base = settings.index_base if raw.index_base is None else str(raw.index_base)
+    format = "text" if raw.format == "text" else settings.format
+    # Beside chosen columns, the label is one of many others.
+    label_column = (raw.label_name if settings.columns else "") or settings.label_column
+    return replace(settings, index_base=base, format=format, label_column=label_column)
 
 
 def _piece_sizes(num_rows: int, num_pieces: int) -> tuple[int, ...]:
@@ -417,7 +418,7 @@ def load_for_prediction(
     path : str or Path
         The new file.
     settings : DataSettings
-        Settings of the training data (``DatasetInfo.settings``, with the detected index base).
+        Settings of the training data (``DatasetInfo.settings``, with detected values).
     num_features : int
         Width of the model.
     classes : sequence
@@ -447,6 +448,6 @@ def load_for_prediction(
         return PredictionData(raw.X, None)
     if settings.task != "regression":
         found = find_labels(raw)
-        if len(found) == 1 and found[0] not in classes:
+        if len(found) == 1 and str(found[0]) not in map(str, classes):
             return PredictionData(raw.X, None)
     return PredictionData(raw.X, encode(raw, settings.task, classes))

@@ -18,7 +18,7 @@ from eps.errors import StorageError
 from eps.storage.locations import Location, RemotePath, location, read_file
 
 #: Increased whenever equal settings and inputs would give other files.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 INFO_NAME = "dataset.json"
 NORMALIZER_NAME = "normalizer.npz"
 TEST_NAME = "test.eps"
@@ -35,7 +35,7 @@ class DatasetInfo:
 
     #: Folder of the files; not part of the description.
     directory: Location
-    #: Settings of the job, with the detected ``index_base``, and ``format`` for text.
+    #: Settings of the job, with what was detected and rows to predict might not reveal.
     settings: DataSettings
     #: SHA-256 of the settings and of the input files: equal keys mean equal files.
     key: str

@@ -120,7 +120,7 @@ def load(
     if format == "npz":
         raw = load_npz(path, labels_path, features)
     elif format == "npy":
-        raw = load_npy(path, labels_path, label_column, features)
+        raw = load_npy(path, labels_path, label_column, features, labels_optional=labels_optional)
     elif format == "idx":
         raw = load_idx(path, labels_path, features)
     elif format == "libsvm":

@@ -179,8 +179,12 @@ def _widened(values: Any, features: int | None, path: Location) -> Any:
     return matrix
 
 
-def load_npy(path: Location, labels: Location | None, label_column: str, features: int | None) -> RawData:
+def load_npy(
+    path: Location, labels: Location | None, label_column: str, features: int | None, *, labels_optional: bool = False
+) -> RawData:
     """Read a dense array; labels are in ``labels`` or in its first or last column.
+
+    With ``labels_optional``, an array of just ``features`` columns has no labels.
 
     Raises
     ------
@@ -190,7 +194,8 @@ def load_npy(path: Location, labels: Location | None, label_column: str, feature
         ``label_column`` is not valid for an array.
     """
     array = parse_npy(read_input(path), str(path))
-    if labels is not None or label_column == "none":
+    is_unlabelled = labels_optional and array.shape[1:] == (features,)
+    if labels is not None or label_column == "none" or is_unlabelled:
         X = to_matrix(array, str(path))
         y, classes = (None, None) if labels is None else load_labels(labels)
     else:

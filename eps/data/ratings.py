@@ -7,7 +7,6 @@ other files.  A user or item without a column leaves its place in the row empty.
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eps.data.raw import Float64Array, Int64Array, Matrix, RawData, check_width, csr_float32
-from eps.data.table import LABEL_NAMES, column_number, delimiter_of, is_number, rows_of
+from eps.data.table import LABEL_NAMES, column_number, delimiter_of, filled_lines, is_number, rows_of
 from eps.errors import DataError
 
 #: Name of the format.
@@ -81,7 +80,7 @@ def parse_ratings(
     if delimiter == _COLONS or (delimiter == "auto" and _COLONS in text[: text.find("\n")]):
         text, delimiter = text.replace(_COLONS, "\t"), "\t"
     delimiter = delimiter_of(text, delimiter)
-    first = next((cells for _, cells in rows_of(text, delimiter)), None)
+    first = next((cells for _, cells in rows_of(text, delimiter, name)), None)
     if first is None:
         raise DataError(f"{name}: empty file: data needs at least one row")
     titles = [cell.strip() for cell in first]
@@ -193,10 +192,9 @@ def _fast(
     """Return the columns if all ids are whole numbers and all lines are well-formed, else None."""
     kinds: list[tuple[str, Any]] = [("user", np.int64), ("item", np.int64), ("rating", np.float64)]
     used = [(kind, column) for kind, column in zip(kinds, chosen, strict=True) if column >= 0]
-    lines = io.StringIO(text)
+    lines = filled_lines(text, delimiter)
     if has_header:
-        while not next(lines).strip():
-            pass
+        next(lines)
     try:
         with warnings.catch_warnings():
             # NumPy would read 1.5 as the id 1, with a warning.
@@ -222,7 +220,7 @@ def _slow(
     text: str, delimiter: str, chosen: tuple[int, int, int], has_header: bool, width: int, name: str
 ) -> tuple[NDArray[Any], NDArray[Any], Float64Array | None]:
     """Return the columns with ids as text; raise what is wrong with a line."""
-    rows = rows_of(text, delimiter)
+    rows = rows_of(text, delimiter, name)
     if has_header:
         next(rows)
     users, items, ratings = [], [], []

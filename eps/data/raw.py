@@ -45,6 +45,8 @@ class RawData:
     index_base: int | None = None
     #: Column names, if the file has a header.
     feature_names: tuple[str, ...] | None = None
+    #: Name of the label's column, if a table has a header.
+    label_name: str = ""
 
     @property
     def num_rows(self) -> int:
@@ -182,7 +184,11 @@ def find_labels(raw: RawData) -> tuple[Label, ...]:
     """Return the sorted distinct labels: names, or numbers, which are ints if whole."""
     if raw.classes is not None:
         return raw.classes
-    return tuple(int(v) if v == int(v) else v for v in np.unique(_labels(raw)).tolist())
+    return tuple(_plain(v) for v in np.unique(_labels(raw)).tolist())
+
+
+def _plain(value: float) -> Label:
+    return int(value) if value == int(value) else value
 
 
 def encode(raw: RawData, task: Task, classes: Sequence[Label]) -> NDArray[Any]:
@@ -211,8 +217,9 @@ def encode(raw: RawData, task: Task, classes: Sequence[Label]) -> NDArray[Any]:
             raise DataError(f"label of row {bad} is {y[bad]}: must fit in float32")
         return values
     found, position_of_row = np.unique(y, return_inverse=True)
-    number = {label: k for k, label in enumerate(classes)}
-    names: list[Label] = [v if raw.classes is None else raw.classes[int(v)] for v in found.tolist()]
+    # Compared as texts: classes may be texts of digits, which a file cannot tell from numbers.
+    number = {str(label): k for k, label in enumerate(classes)}
+    names = [str(_plain(v)) if raw.classes is None else raw.classes[int(v)] for v in found.tolist()]
     unknown = [name for name in names if name not in number]
     if unknown:
         raise DataError(f"labels {_shown(unknown)} are not classes of the training data: those are {_shown(classes)}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import string
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NoReturn
 
 import numpy as np
@@ -17,6 +19,9 @@ from eps.system.nearest import did_you_mean
 #: Names of the label column if ``label_column`` is "auto".
 LABEL_NAMES = ("label", "class", "target", "y")
 _DELIMITERS = ",;\t|"
+#: Cells without a value, in lower case.
+_MISSING = ("", "?", "-", "na", "n/a", "null", "none")
+_FIRST_YEAR = 1000
 _SHOWN_CHARACTERS = 60
 #: Most names of columns in a message.
 MOST_NAMES = 20
@@ -35,6 +40,9 @@ def parse_table(
     names: Sequence[str] = (),
 ) -> RawData:
     """Parse a table of numbers.
+
+    The first row is a header if it has no numbers, or a name where the second row has a number.  So that numbers can be
+    names, it also is one if its numbers are 0, 1, 2 ... or years in a row.
 
     Parameters
     ----------
@@ -57,8 +65,9 @@ def parse_table(
     labels_optional : bool
         Accept a table without its label column (data to predict).
     names : sequence of str
-        Names of a model's features.  If the table has a header, these columns are taken, in this order, and a single
-        other column is the label.
+        Names of the features of training.  If the table has a header, these columns are taken, in this order.  The
+        label is the column named ``label_column``, and without ``columns`` also one named label, class, target or y, or
+        a single other column.
 
     Raises
     ------
@@ -70,21 +79,20 @@ def parse_table(
     """
     text = content.decode("utf-8-sig", errors="replace")
     delimiter = delimiter_of(text, delimiter)
-    first = next((cells for _, cells in rows_of(text, delimiter)), None)
-    if first is None:
+    rows = [[cell.strip() for cell in cells] for _, cells in islice(rows_of(text, delimiter, name), 2)]
+    if not rows:
         raise DataError(f"{name}: empty file: data needs at least one row")
-    header = None if any(is_number(cell) for cell in first) else [cell.strip() for cell in first]
-    width = len(first)
+    header = rows[0] if _has_header(rows, names) else None
+    width = len(rows[0])
 
     label: int | None = None
-    if header is not None and names and not columns:
+    # Columns of the same name differ only by their order.
+    if header is not None and names and len(set(names)) == len(names):
+        label = _label_beside(names, header, label_column, is_alone=not columns) if has_labels else None
         columns = _present(names, header, name)
-        label = _label_beside(names, header, label_column) if has_labels else None
-    elif has_labels:
+    elif has_labels and not (labels_optional and width == features):
         label = _label_number(label_column, header, width, delimiter, name, labels_optional)
     kept = [column_number(column, header, width, "column", name) for column in columns]
-    if label is not None and not columns and labels_optional and label_column == "auto" and features == width:
-        label = None
     kept = kept or [column for column in range(width) if column != label]
     if label in kept:
         raise ConfigError(f"{name}: column {label} is both the label and a feature: leave it out of the columns")
@@ -105,19 +113,47 @@ def parse_table(
         classes=classes,
         format="dense" if delimiter == " " else "csv",
         feature_names=None if header is None else tuple(header[column] for column in kept),
+        label_name="" if header is None or label is None else header[label],
     )
+
+
+def _has_header(rows: list[list[str]], names: Sequence[str]) -> bool:
+    """Return whether the first of two rows has names of columns, some of which may be numbers."""
+    first, second = rows[0], rows[-1]
+    if not any(is_number(cell) for cell in first) or (names and set(names) <= set(first)):
+        return True
+    if len(set(first)) < len(first):
+        return False
+    named = any(
+        not is_number(cell) and cell.lower() not in _MISSING and is_number(below)
+        for cell, below in zip(first, second, strict=False)
+    )
+    start = _first_of_run(first)
+    return named or ((start == 0 or start >= _FIRST_YEAR) and _first_of_run(second) < 0)
+
+
+def _first_of_run(cells: list[str]) -> int:
+    """Return the first number of a row whose numbers count up by one, at least three; -1 for other rows."""
+    numbers = [cell for cell in cells if is_number(cell)]
+    if len(numbers) < 3 or not numbers[0].isdecimal():
+        return -1
+    start = int(numbers[0])
+    return start if numbers == [str(start + number) for number in range(len(numbers))] else -1
 
 
 def _present(names: Sequence[str], header: list[str], name: str) -> Sequence[str]:
     if missing := [each for each in names if each not in header]:
-        raise DataError(f"{name}: no column {', '.join(missing)}: the model was trained on {', '.join(names)}")
+        raise DataError(
+            f"{name}: no column {', '.join(missing)}: must have the columns of the training data: {', '.join(names)}"
+        )
     return names
 
 
-def _label_beside(names: Sequence[str], header: list[str], wanted: str) -> int | None:
+def _label_beside(names: Sequence[str], header: list[str], wanted: str, *, is_alone: bool) -> int | None:
     others = [column for column, title in enumerate(header) if title not in names]
-    named = [column for column in others if header[column] == wanted or header[column].lower() in LABEL_NAMES]
-    found = named or others
+    usual = LABEL_NAMES if is_alone or wanted == "auto" else ()
+    named = [column for column in others if header[column] == wanted or header[column].lower() in usual]
+    found = named or (others if is_alone else [])
     return found[0] if len(found) == 1 and wanted != "none" else None
 
 
@@ -133,17 +169,34 @@ def delimiter_of(text: str, wanted: str) -> str:
     return most if most in line else " "
 
 
-def rows_of(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of the non-blank rows."""
+def rows_of(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of the non-blank rows.
+
+    Raises
+    ------
+    DataError
+        A cell is too long, as after a quote that is not closed.
+    """
     if delimiter == " ":
         for line, row in enumerate(text.split("\n"), 1):
             if cells := row.split():
                 yield line, cells
         return
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-    for cells in reader:
-        if any(cell.strip() for cell in cells):
-            yield reader.line_num, cells
+    line = 1
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{name}:{line}: {error}: close the quote of this row") from None
+
+
+def filled_lines(text: str, delimiter: str) -> Iterator[str]:
+    """Yield the lines of the non-blank rows, for NumPy."""
+    nothing = string.whitespace + delimiter + '"'
+    return (line for line in io.StringIO(text) if line.strip(nothing))
 
 
 def is_number(text: str) -> bool:
@@ -191,7 +244,7 @@ def column_number(wanted: str, header: list[str] | None, width: int, what: str, 
 
 def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str) -> list[str]:
     """Refuse rows with another width than the first; return the texts of the label column."""
-    rows = rows_of(text, delimiter)
+    rows = rows_of(text, delimiter, name)
     if has_header:
         next(rows)
     labels = []
@@ -218,10 +271,9 @@ def _numbers(
     text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
 ) -> Float64Array:
     try:
-        lines = io.StringIO(text)
+        lines = filled_lines(text, delimiter)
         if header is not None:
-            while not next(lines).strip():
-                pass
+            next(lines)
         table = np.loadtxt(
             lines,
             dtype=np.float64,
@@ -241,7 +293,7 @@ def _numbers(
 def _raise_bad_cell(
     text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
 ) -> NoReturn:
-    rows = rows_of(text, delimiter)
+    rows = rows_of(text, delimiter, name)
     if header is not None:
         next(rows)
     for line, cells in rows:

@@ -201,13 +201,14 @@ def prepare_job(
     if request.spec.on == "local" and kernels.are_missing():
         _warn_of_numba(request.spec.model)
     own = None if request.spec.checkpoints.checkpoint_dir else own_checkpoints
+    given = request
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
     make_home()
     # Other machines may have jobs with checkpoints in the same folder.
     name = request.name or free_name(spec.model, taken=[] if own is None else open_storage(own).names(""))
     former = job_dir(name)
-    if former.is_running():
+    if request.name and former.is_running():
         # Checked again when the directory is made; an early error saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
     elsewhere = location(spec.checkpoints.checkpoint_dir) / name if spec.checkpoints.checkpoint_dir else None
@@ -219,7 +220,13 @@ def prepare_job(
     if before_data is not None:
         before_data()
     runtime, dataset, initial = _with_data(request, name)
-    directory, lock = create_job_dir(name, anew=request.anew)
+    try:
+        directory, lock = create_job_dir(name, anew=request.anew, may_replace=bool(request.name))
+    except JobExistsError:
+        if request.name:
+            raise
+        # Another job took the free name meanwhile; the data is in the cache now.
+        return prepare_job(given, None, own_checkpoints)
     try:
         # The new directory has no note of the former job's folders, so remove them now.
         if application is not None:

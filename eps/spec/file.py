@@ -15,7 +15,7 @@ from typing import Any
 
 from eps.errors import ConfigError
 from eps.spec.job_spec import SETTINGS, TABLES, JobSpec, known_key
-from eps.spec.setting import errors_of
+from eps.spec.setting import errors_of, plain
 from eps.storage.locations import has_scheme
 from eps.system.nearest import did_you_mean
 
@@ -122,7 +122,7 @@ def named(values: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"{name} is not of this table, but of {rightly}")
         if name in by_name:
             raise ConfigError(f"{name} is given twice, in two spellings or places")
-        by_name[name] = value
+        by_name[name] = plain(value)
     return by_name
 
 

@@ -74,17 +74,20 @@ class Setting:
 
 def _simplified(value: Any, kind: type) -> Any:
     """Return a value of Python or TOML in the type that a setting wants: 1024 as text, one text as a list."""
+    value = plain(value)
     if kind is tuple and isinstance(value, str):
         return (value,)
-    if kind is float and isinstance(value, float):
-        # NumPy's own is a subclass.
-        return float(value)
     if kind is str:
         if isinstance(value, Path | int | float) and not isinstance(value, bool):
             return str(value)
-        if isinstance(value, list) and all(isinstance(v, int | str) for v in value):
+        if isinstance(value, list) and all(isinstance(plain(v), int | str) for v in value):
             return ",".join(str(v) for v in value)
     return value
+
+
+def plain(value: Any) -> Any:
+    """Return a scalar of NumPy as one of Python, and other values unchanged."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 class Table(Struct, frozen=True):

@@ -497,7 +497,9 @@ def cache_dir(home: Path | None = None) -> Path:
     return path
 
 
-def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -> tuple[JobDir, JobLock]:
+def create_job_dir(
+    name: str, home: Path | None = None, *, anew: bool = False, may_replace: bool = True
+) -> tuple[JobDir, JobLock]:
     """Create the directory of a new job; a finished job of that name is replaced.
 
     Parameters
@@ -508,6 +510,8 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         Default: :func:`~eps.system.home.eps_home`.
     anew : bool
         Also replace a job that stopped early and could be resumed.
+    may_replace : bool
+        False to replace no job.
 
     Returns
     -------
@@ -520,7 +524,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     ConfigError
         :func:`job_dir` refuses the name.
     JobExistsError
-        A job of that name is running, or stopped early.
+        A job of that name is running, or stopped early, or must not be replaced.
     StorageError
         The directory cannot be created.
     """
@@ -528,6 +532,8 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     root = job.path.parent
     _make(root)
     with _taking_turns(root):
+        if not may_replace and job.path.exists():
+            raise JobExistsError(f"job {name!r} exists: choose another name")
         running = f"job {name!r} is running: end it or choose another name"
         if job.path.is_file():
             with suppress(OSError):

@@ -13,7 +13,7 @@ import pytest
 from eps.errors import ConfigError, ResourceError, StorageError
 from eps.job import launch
 from eps.job.client import Job
-from eps.job.launch import prepare_job
+from eps.job.launch import PreparedJob, prepare_job
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import copy_result
@@ -27,6 +27,7 @@ from eps.spec.runtime import (
     memory_bytes,
 )
 from eps.storage.jobdir import JobLock, list_jobs
+from tests.fakes.records import note_end
 
 
 def test_memory_counts_parameters_slots_and_sums(tmp_path: Path) -> None:
@@ -126,6 +127,27 @@ def test_a_job_that_has_begun_is_not_taken_for_one_that_was_refused(home: Path) 
     handed.close()
     prepared.discard()
     assert list_jobs() == []
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_job_without_a_name_never_takes_the_place_of_another(home: Path, runs: bool) -> None:
+    request = RunRequest.from_values({"data": "sklearn:iris", "model": "softmax", "anew": True})
+    others: list[PreparedJob] = []
+
+    def prepare_another() -> None:
+        other = prepare_job(request)
+        others.append(other)
+        if not runs:
+            note_end(other.directory, "finished")
+            other.lock.close()
+
+    mine = prepare_job(request, prepare_another)
+    (other,) = others
+    names = [prepared.directory.name for prepared in (other, mine)]
+    assert names == [prepared.runtime.name for prepared in (other, mine)] == ["softmax-1", "softmax-2"]
+    assert other.directory.job_json.exists() and mine.directory.is_running()
+    for prepared in (other, mine):
+        prepared.lock.close()
 
 
 @pytest.mark.parametrize("model", ["lda", "softmax"])

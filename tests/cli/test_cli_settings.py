@@ -263,6 +263,22 @@ def test_values_of_python_are_taken_for_what_they_say() -> None:
     assert type(found["learning_rate"]) is type(found["l1"]) is float
 
 
+def test_scalars_of_numpy_are_taken_for_those_of_python() -> None:
+    values = {
+        "seed": np.int64(5), "reliable": np.int32(8), "anew": np.bool_(True), "intercept": np.bool_(False),
+        "l1": np.int64(1), "l2": np.float32(0.5), "memory_mb": np.int64(512), "test": np.float32(0.5),
+        "hidden": [np.int64(7), np.int64(8)], "model": np.str_("svm"),
+    }  # fmt: skip
+    plain = {
+        "seed": 5, "reliable": 8, "anew": True, "intercept": False, "l1": 1, "l2": 0.5, "memory_mb": 512, "test": 0.5,
+        "hidden": [7, 8], "model": "svm",
+    }  # fmt: skip
+    found = RunRequest.from_values(values)
+    assert found == RunRequest.from_values(plain) and found.spec.splits == 32
+    assert found.spec.to_json() == RunRequest.from_values(plain).spec.to_json()
+    assert JobSpec().with_settings(seed=np.int64(5)) == JobSpec(seed=5)
+
+
 def test_missing_job_file_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml"):
         request("nowhere.toml")

@@ -97,6 +97,29 @@ def test_a_test_file_may_touch_features_that_training_does_not(tmp_path: Path, s
         prepare(replace(settings, test=str(test), features=101), tmp_path / "narrow")
 
 
+@pytest.mark.parametrize("columns", [(), ("a", "b"), ("0", "1")])
+def test_columns_of_a_test_file_are_found_by_name(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    train.write_text("a,b,price\n1,2,3\n4,5,6\n")
+    test.write_text("price,b,a\n30,20,10\n")
+    settings = DataSettings(str(train), "regression", 1, test=str(test), columns=columns)
+
+    X, y = prepare(settings, tmp_path / "out").load_test()
+
+    assert X.tolist() == [[10, 20]] and y.tolist() == [30]
+    test.write_text("price,b,c\n30,20,10\n")
+    with pytest.raises(DataError, match=r"test.csv: no column a: must have the columns of the training data: a, b"):
+        prepare(settings, tmp_path / "out")
+
+
+def test_columns_of_the_same_name_keep_their_order(tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).write_text("a,a,y\n1,2,0\n4,5,1\n")
+    settings = DataSettings(str(tmp_path / "train.csv"), "binary", 1, test=str(tmp_path / "test.csv"))
+
+    assert prepare(settings, tmp_path / "out").load_test()[0].tolist() == [[1, 2], [4, 5]]
+
+
 def test_folds_cover_the_rows_once(settings: DataSettings) -> None:
     tests = [divide(23, replace(settings, folds=5, fold=fold))[1] for fold in range(5)]
 

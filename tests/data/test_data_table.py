@@ -32,6 +32,45 @@ def test_columns_are_numbered_from_zero_and_from_the_end() -> None:
     assert raw.X.tolist() == [[4, 2], [8, 6]]
 
 
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ("a,b,label\nx,2,z\n", "b"),
+        ("a,b,label\n,2,0\n", "b"),
+        ("0,1,label\n0.5,0.3,7\n", "1"),
+        ("0,1,2,3,label\n5.1,3.5,1.4,0.2,setosa\n", "1"),
+        (",0,1,2,3\n0,5.1,3.5,1.4,0.2\n", "1"),
+        ("0,1,2,3\n5.1,3.5,1.4,0\n", "1"),
+        ("country,2019,2020,2021\nItaly,1,2.5,3\n", "2019"),
+        ("5.1,3.5,1.4,0.2,setosa\n4.9,3.0,1.4,0.2,setosa\n", None),
+        ("1,2,3,a\n5,4,6,b\n", None),
+        ("0,1,2\n3,4,5\n", None),
+        ("0,1,2,a\n", None),
+        ("0,1,yes\n1,0,no\n", None),
+        ("5,2,x1,5\n4,5,6,1\n", None),
+        ("NA,2,?,0\n4,5,6,1\n", None),
+        (",2,3,0\n4,5,6,1\n", None),
+    ],
+)
+def test_a_header_may_have_numbers(content: str, names: str | None) -> None:
+    raw = parse_table(content.encode(), "f", columns=("1",), label_column="last")
+
+    assert raw.feature_names == (None if names is None else (names,))
+    assert raw.num_rows == content.count("\n") - (names is not None)
+
+
+def test_the_names_of_a_models_features_are_a_header() -> None:
+    raw = parse_table(b"3,7\n1,2\n", "f", features=2, labels_optional=True, names=("7", "3"))
+
+    assert raw.X.tolist() == [[2, 1]] and raw.y is None
+
+
+def test_rows_without_any_value_are_skipped() -> None:
+    raw = parse_table(b',,\n \na,b,y\n1,2,0\n"", ,\n3,4,1\n,,\n', "f")
+
+    assert raw.feature_names == ("a", "b") and raw.X.tolist() == [[1, 2], [3, 4]]
+
+
 def test_labels_that_are_names_become_sorted_classes() -> None:
     raw = parse_table(b"1.5,spam\n2,ham\n3,spam\n", "f")
 
@@ -49,6 +88,8 @@ def test_labels_that_are_names_become_sorted_classes() -> None:
         (b"1,2,3\n1,2,\n", "f:2: column 2 is empty: every row needs a label"),
         (b"1,2,nan\n", "label 1 of 1 is nan: must be a finite number"),
         (b"a,b,y\n", "only a header"),
+        (b'1,2,3\n4,"5,6\n', "f:2: 4,5,6\n: 2 cells, but must be 3"),
+        (b'1,2,3\n4,"5,6\n7,8,9\n' + b"7,8,9\n" * 30_000, "f:2: field larger than .*: close the quote of this row"),
         (b"5\n6\n", "rows need a label and at least one feature"),
     ],
 )
@@ -86,8 +127,9 @@ def test_where_the_label_is_read_is_said_where_a_feature_is_no_number() -> None:
         parse_table(b"1,2\n", "f", features=4, labels_optional=True)
 
 
-def test_rows_to_predict_may_lack_the_label_column() -> None:
-    unnamed = parse_table(b"1,2\n3,4\n", "f", features=2, labels_optional=True)
+@pytest.mark.parametrize("label_column", ["auto", "first", "last", "0"])
+def test_rows_to_predict_may_lack_the_label_column(label_column: str) -> None:
+    unnamed = parse_table(b"1,2\n3,4\n", "f", label_column=label_column, features=2, labels_optional=True)
     named = parse_table(b"rooms\n3\n", "f", label_column="price", columns=("rooms",), labels_optional=True)
 
     assert unnamed.y is None and unnamed.X.tolist() == [[1, 2], [3, 4]]
