@@ -41,8 +41,8 @@ def parse_table(
 ) -> RawData:
     """Parse a table of numbers.
 
-    The first row is a header if it has no numbers, or a name where the second row has a number.  So that numbers can be
-    names, it also is one if its numbers are 0, 1, 2 ... or years in a row.
+    The first row is a header if it has no numbers.  Whole numbers may be names: it is one, too, if it has a name where
+    the second row has a number, or if its numbers are 0, 1, 2 ... or years in a row.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def _has_header(rows: list[list[str]], names: Sequence[str]) -> bool:
     first, second = rows[0], rows[-1]
     if not any(is_number(cell) for cell in first) or (names and set(names) <= set(first)):
         return True
-    if len(set(first)) < len(first):
+    if len(set(first)) < len(first) or not all(cell.isdecimal() for cell in first if is_number(cell)):
         return False
     named = any(
         not is_number(cell) and cell.lower() not in _MISSING and is_number(below)
