@@ -397,7 +397,7 @@ def check_runtime(runtime: Runtime) -> None:
     ConfigError
         Settings, model and data do not fit together, or exceed this machine's memory or limit of open files.
     """
-    _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
+    _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.samples_per_clock
     if runtime.model.adds:
         largest, most = max(runtime.shape.split_rows), 1 << (runtime.grid.value_bits - GROWTH_BITS)
         if largest > most:

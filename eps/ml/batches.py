@@ -6,48 +6,44 @@ global batch does not depend on the number of workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from eps.errors import ConfigError
 from eps.ml.arrays import Int64Array, Purpose, random_stream
 
+#: Multiples of it, without their whole parts, are spread evenly.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
-def batch_share(batch_size: int | Literal["full"], split_sizes: Sequence[int]) -> tuple[int, ...]:
-    """Divide the global batch over the splits in proportion to their rows.
 
-    Largest remainder method: each split gets the integer part of its quota.  The remaining rows go to the largest
-    fractions, ties to the lowest split.
+def check_batch_size(batch_size: int, num_rows: int) -> None:
+    """Refuse a batch of fewer than one row, or of more rows than there are.  Raises ConfigError."""
+    if not 1 <= batch_size <= num_rows:
+        raise ConfigError(f"batch size is {batch_size}, but must be 'full' or in 1 .. {num_rows}, the training rows")
+
+
+def batch_share(batch_size: int, bounds: Sequence[int], split: int, clock: int) -> int:
+    """Return how many rows of a split are in the batch of a clock.
+
+    It is the split's part of all rows, rounded down or up so that the shares of all splits add up to the batch.  Which
+    ones are rounded up changes with the clock (systematic sampling, whose start moves by the golden ratio).  So all
+    rows are drawn equally often, also if there are more splits than rows in a batch.
 
     Parameters
     ----------
-    batch_size : int or "full"
-        Rows in one clock, over all splits.
-    split_sizes : sequence of int
-        Rows of split 0, 1, ...
-
-    Returns
-    -------
-    tuple of int
-        Rows of each split in every clock; they sum to ``batch_size``, and none exceeds its split.
-
-    Raises
-    ------
-    ConfigError
-        ``batch_size`` is below 1 or larger than the number of rows.
+    batch_size : int
+        Rows of all splits; see :func:`check_batch_size`.
+    bounds : sequence of int
+        Split ``s`` has rows [bounds[s], bounds[s + 1]) of all.
+    split : int
+    clock : int
+        From 0 on.
     """
-    total = sum(split_sizes)
-    if batch_size == "full":
-        return tuple(split_sizes)
-    if not 1 <= batch_size <= total:
-        raise ConfigError(f"batch size is {batch_size}, but must be 'full' or in 1 .. {total}, the training rows")
-    shares = [batch_size * size // total for size in split_sizes]
-    by_remainder = sorted(range(len(split_sizes)), key=lambda s: (-(batch_size * split_sizes[s] % total), s))
-    for split in by_remainder[: batch_size - sum(shares)]:
-        shares[split] += 1
-    return tuple(shares)
+    total = bounds[-1]
+    start = clock * round(_GOLDEN * total) % total
+    return (batch_size * bounds[split + 1] + start) // total - (batch_size * bounds[split] + start) // total
 
 
 def draw(seed: int, split: int, clock: int, num_rows: int, share: int) -> Int64Array:

@@ -23,7 +23,7 @@ import numpy as np
 from eps.core.types import CoreSettings
 from eps.errors import ConfigError, StorageError
 from eps.ml import kernels, steps
-from eps.ml.batches import batch_share
+from eps.ml.batches import batch_share, check_batch_size
 from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
@@ -189,11 +189,9 @@ class Runtime:
         settings = optimizer_settings(self.spec)
         return Add(settings) if self.model.adds else make_optimizer(settings)
 
-    @cached_property
-    def shares(self) -> tuple[int, ...]:
-        """Samples that each split draws at every clock."""
-        size = self.spec.batch_size
-        return batch_share("full" if size == "full" else int(size), self.shape.split_rows)
+    def share_of(self, split: int, clock: int) -> int:
+        """Return how many samples of a split are in the batch of a clock."""
+        return batch_share(self.samples_per_clock, self._sample_bounds, split, clock)
 
     def samples_of(self, split: int) -> tuple[int, int]:
         """Return [start, stop) of a split's samples among those of all splits."""
@@ -219,10 +217,15 @@ class Runtime:
         """What is left out on the wire."""
         return Lean(self.spec.network.push == "changes", self.spec.network.wire == "float16")
 
-    @property
+    @cached_property
     def samples_per_clock(self) -> int:
-        """Samples of a clock over all splits."""
-        return sum(self.shares)
+        """Samples of a clock over all splits.  Raises ConfigError if these are more than there are."""
+        total = self._sample_bounds[-1]
+        if self.spec.batch_size == "full":
+            return total
+        size = int(self.spec.batch_size)
+        check_batch_size(size, total)
+        return size
 
     @cached_property
     def sparse(self) -> bool:

@@ -131,7 +131,7 @@ class ActiveSet:
                 continue
             X = self.splits[split].X
             # The values of as many rows as the batch has, if the rows are alike: about the most features it can have.
-            drawn = runtime.shares[split] * X.nnz / max(1, X.shape[0])
+            drawn = runtime.share_of(split, 0) * X.nnz / max(1, X.shape[0])
             if len(touched) - row_keys * (X.shape[1] - drawn) < SMALL_BATCH * len(touched):
                 found.append(split)
         return tuple(found)
@@ -493,7 +493,7 @@ def _split_gradient(
     start, stop = active.samples[split]
     params = space.unpack_local(flat, local, stop - start)
     # A part of a split has fewer samples than the split.
-    share, rows = min(runtime.shares[split], stop - start), data.num_rows
+    share, rows = min(runtime.share_of(split, max(0, clock)), stop - start), data.num_rows
     features, target = data.X, data.y
     if known is None and share < rows:
         chosen = batch_rows(runtime, split, max(0, clock))
@@ -519,7 +519,8 @@ def _split_gradient(
 
 def batch_rows(runtime: Runtime, split: int, clock: int) -> np.ndarray:
     """Return the rows of a split in the batch of a clock."""
-    return draw(runtime.spec.seed, split, clock, runtime.shape.split_rows[split], runtime.shares[split])
+    share = runtime.share_of(split, clock)
+    return draw(runtime.spec.seed, split, clock, runtime.shape.split_rows[split], share)
 
 
 def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tuple[SplitResult, ...]:

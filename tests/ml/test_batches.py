@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import numpy as np
 import pytest
 
 from eps.errors import ConfigError
-from eps.ml.batches import batch_share, draw
+from eps.ml.batches import batch_share, check_batch_size, draw
+
+
+def shares_at(batch: int, sizes: Sequence[int], clock: int) -> list[int]:
+    bounds = list(accumulate(sizes, initial=0))
+    return [batch_share(batch, bounds, split, clock) for split in range(len(sizes))]
 
 
 def test_shares_add_up_to_the_batch_and_are_within_one_row_of_the_quota() -> None:
@@ -15,25 +23,27 @@ def test_shares_add_up_to_the_batch_and_are_within_one_row_of_the_quota() -> Non
         if total == 0:
             continue
         batch = int(rng.integers(1, total + 1))
-        shares = batch_share(batch, sizes)
+        shares = shares_at(batch, sizes, int(rng.integers(0, 1000)))
         assert sum(shares) == batch
         for share, size in zip(shares, sizes, strict=True):
             assert 0 <= share <= size and abs(share - batch * size / total) < 1
 
 
-def test_what_is_left_goes_to_the_largest_remainders_and_ties_to_the_lowest_split() -> None:
-    assert batch_share(4, (10, 10, 10)) == (2, 1, 1)
-    assert batch_share(5, (1, 9, 10)) == (0, 2, 3)
+@pytest.mark.parametrize(("batch", "sizes"), [(8, [100] * 12), (32, [100] * 12), (5, [1, 9, 10]), (1, [3, 4])])
+def test_each_split_is_drawn_in_proportion_to_its_rows(batch: int, sizes: list[int]) -> None:
+    drawn = np.sum([shares_at(batch, sizes, clock) for clock in range(1000)], axis=0)
+    assert drawn == pytest.approx(1000 * batch * np.array(sizes) / sum(sizes), rel=0.01)
 
 
 def test_a_full_batch_is_all_rows() -> None:
-    assert batch_share("full", (3, 0, 5)) == (3, 0, 5)
+    for clock in range(10):
+        assert shares_at(8, (3, 0, 5), clock) == [3, 0, 5]
 
 
 @pytest.mark.parametrize("batch", [0, -1, 31])
 def test_batches_below_one_or_above_the_rows_are_refused(batch: int) -> None:
     with pytest.raises(ConfigError, match=rf"{batch}, .*'full' .* 1 \.\. 30"):
-        batch_share(batch, (10, 20))
+        check_batch_size(batch, 30)
 
 
 def test_rows_are_sorted_unique_and_a_function_of_seed_split_and_clock() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from eps.ml.sums import ClockSum, SplitSum
 from tests.fakes.lazy_step import step_lazily
 from tests.ml.totals import clock_total
 
-SPLITS, ROWS, CLOCKS, SEED = 8, 240, 12, 3
+SPLITS, ROWS, BATCH, CLOCKS, SEED = 8, 240, 50, 12, 3
 
 
 def train(
@@ -33,7 +34,7 @@ def train(
     optimizer = make_optimizer(OptimizerSettings(optimizer_name, learning_rate=rate, l1=0.001, l2=0.01))
     grid = Grid(SPLITS, space.block_keys)
     rows_of = np.array_split(np.arange(ROWS), SPLITS)
-    shares = batch_share(50, [len(rows) for rows in rows_of])
+    bounds = list(accumulate(map(len, rows_of), initial=0))
     features = [np.flatnonzero(X[rows].any(axis=0)) if is_sparse else np.arange(30) for rows in rows_of]
     keys_of = [space.touched_keys(each) for each in features]
 
@@ -52,7 +53,8 @@ def train(
         worker_of = workers.integers(0, int(workers.integers(1, 5)), size=SPLITS)
         gradients = []
         for split in range(SPLITS):
-            rows = rows_of[split][draw(SEED, split, clock + 1, len(rows_of[split]), shares[split])]
+            share = batch_share(BATCH, bounds, split, clock + 1)
+            rows = rows_of[split][draw(SEED, split, clock + 1, len(rows_of[split]), share)]
             part = X[rows][:, features[split]]
             params = space.unpack_local(flat[keys_of[split]], len(features[split]))
             _, gradient = model.loss_and_gradient(params, sparse.csr_matrix(part) if is_sparse else part, y[rows])
@@ -74,7 +76,7 @@ def train(
             if clock >= 0:
                 touched = np.unique(np.concatenate(keys_of))
                 touched = touched[(touched >= start) & (touched < stop)]
-                mean = (clock_total(server)[touched - start] / sum(shares)).astype(np.float32)
+                mean = (clock_total(server)[touched - start] / BATCH).astype(np.float32)
                 step_lazily(optimizer, w[i], slots[i], last[i], touched - start, mean, clock, masks[i])
             exponents[i] = server.next_exponents(clock)
     for i in range(num_partitions):

@@ -108,7 +108,7 @@ def test_matrix_factorization_has_the_error_of_plain_sgd(tmp_path: Path) -> None
     for clock in range(iterations):
         step_v, step_b = np.zeros_like(v), np.zeros_like(b)
         for split, data in enumerate(splits):
-            rows = draw(0, split, clock, data.num_rows, runtime.shares[split])
+            rows = draw(0, split, clock, data.num_rows, runtime.share_of(split, clock))
             (user, item), rating = pairs[split][rows].T, data.y[rows]
             error = (b[user] + b[item] + (v[user] * v[item]).sum(axis=1) - rating)[:, np.newaxis]
             np.add.at(step_v, user, error * v[item])
