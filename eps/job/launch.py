@@ -445,7 +445,8 @@ def _with_model_code(runtime: Runtime, folder: Path) -> Runtime:
         shutil.copyfile(source, target)
     except OSError as error:
         raise ConfigError(f"model file {source} cannot be copied: {error.strerror}") from error
-    return dataclasses.replace(runtime, spec=runtime.spec.with_settings(model=f"{target}:{class_name}"))
+    spec = runtime.spec.with_settings(model=f"{target}:{class_name}")
+    return dataclasses.replace(runtime, spec=spec, model_source=f"{Path(source).absolute()}:{class_name}")
 
 
 def _shown(tensors: list[tuple[str, tuple[int, ...]]]) -> str:
