@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from eps.data.cache import DATASET_PREFIX, own_folder, unused_datasets
 from eps.data.cut import dataset_key, divide, prepare
 from eps.data.dataset import DatasetInfo, open_dataset
 from eps.data.settings import DataSettings
@@ -184,6 +187,29 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path: Path, settings: DataSett
 
     assert again.load_split(1).num_rows == again.split_rows[1]
     assert [path.name for path in cache.iterdir()] == [cached.key]
+
+
+def test_what_killed_preparations_have_left_is_removed_by_the_next(tmp_path: Path, settings: DataSettings) -> None:
+    cache = tmp_path / "cache"
+    left = cache / f"{DATASET_PREFIX}of-a-killed-one"
+    (left / "made").mkdir(parents=True)
+    (left / "lock").touch()
+    with own_folder(cache, DATASET_PREFIX) as running:
+        assert {path.name for path in cache.iterdir()} == {running.name}
+        left.mkdir()
+        (left / "lock").touch()
+        info = prepare(settings, cache)
+        assert {path.name for path in cache.iterdir()} == {info.key, running.name}
+
+
+def test_a_data_set_that_was_taken_lately_is_not_unused(tmp_path: Path, settings: DataSettings) -> None:
+    before_s = time.time() - 1.0
+    info = prepare(settings, tmp_path)
+    os.utime(info.directory, (0.0, 0.0))
+    assert list(unused_datasets(tmp_path, {info.key}, before_s)) == []
+    assert list(unused_datasets(tmp_path, (), before_s)) == [info.directory]
+    assert prepare(settings, tmp_path) == info
+    assert list(unused_datasets(tmp_path, (), before_s)) == []
 
 
 def test_preparing_at_once_gives_one_complete_data_set(tmp_path: Path, settings: DataSettings) -> None:
