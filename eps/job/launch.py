@@ -344,8 +344,10 @@ def check_request(request: RunRequest) -> None:
     _check_port(spec.monitoring.metrics_port)
 
 
-def check_data(request: RunRequest) -> None:
-    """Check the settings against the data, as :func:`prepare_job` does; the data is in the cache afterwards.
+def check_data(request: RunRequest) -> Runtime:
+    """Check the settings against the data, as :func:`prepare_job` does; return what the job would be.
+
+    The data is in the cache afterwards.
 
     Raises
     ------
@@ -357,7 +359,7 @@ def check_data(request: RunRequest) -> None:
         The cache cannot be written.
     """
     make_home()
-    _with_data(request, request.name)
+    return _with_data(request, request.name)[0]
 
 
 def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np.ndarray | None]:
