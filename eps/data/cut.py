@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -43,8 +43,15 @@ from eps.data.ratings import RATINGS, by_user
 from eps.data.raw import Int64Array, Label, Matrix, RawData, csr_float32, encode, find_classes, find_labels
 from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, write_split
-from eps.errors import DataError, StorageError
+from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.arrays import distinct
+
+#: Options of how to read a file -> the formats that have them.
+_OF_FORMATS = {
+    "label_column": {"csv", "dense", "npy", "text", RATINGS},
+    "delimiter": {"csv", "dense", RATINGS},
+    "index_base": {"libsvm"},
+}
 
 
 def prepare(settings: DataSettings, cache_dir: Path) -> DatasetInfo:
@@ -155,6 +162,7 @@ def _publish(settings: DataSettings, key: str, target: Path) -> DatasetInfo:
 
 def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
     raw, train_rows, test_raw, test_rows = _load_parts(settings)
+    _check_options(settings, {raw.format, test_raw.format})
     if settings.task == "topics":
         raw = test_raw = replace(raw, X=counts_of(raw.X, settings.data))
         # An empty document has nothing to draw.
@@ -255,6 +263,15 @@ def load_as(
         labels_optional=labels_optional,
         names=names,
     )
+
+
+def _check_options(settings: DataSettings, formats: Collection[str]) -> None:
+    """Refuse options that no file of the data has.  Other files may have them, as those that a model predicts."""
+    for name, known in _OF_FORMATS.items():
+        value = getattr(settings, name)
+        if value != "auto" and not known.intersection(formats):
+            given = " and ".join(sorted(formats))
+            raise ConfigError(f"{name} is {value!r}, but format {given} has no such option: leave it out")
 
 
 def _widened(X: Matrix, num_features: int) -> Matrix:

@@ -29,7 +29,7 @@ from eps.ml.grid import GROWTH_BITS
 from eps.ml.models import MODELS, load_model
 from eps.net.arrays.memory import descriptor_limit
 from eps.net.security.certificates import check_tls, make_certificates
-from eps.spec.file import OF_YARN, RunRequest
+from eps.spec.file import OF_CHECKPOINTS, OF_YARN, RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model
 from eps.spec.results import noted_places
@@ -338,6 +338,13 @@ def check_request(request: RunRequest) -> None:
         told = f"{name} is {spec.values()[foreign[0]]!r}, but the job is on {spec.on}"
         also = f" (and {', '.join(others)})" if others else ""
         raise ConfigError(f"{told}: this setting{also} is for jobs on YARN only; add --on yarn, or leave it out")
+    # A scheduler chooses when its jobs take checkpoints.
+    if not spec.checkpoint_every and not request.manager and (useless := sorted(request.given & OF_CHECKPOINTS)):
+        name = useless[0]
+        raise ConfigError(
+            f"{name} is {spec.values()[name]!r}, but the job takes no checkpoints: add --checkpoint-every, or leave it "
+            "out"
+        )
     check_model(spec)
     if spec.uses_tls:
         check_tls()

@@ -265,6 +265,20 @@ def test_regression_targets_are_float32(tmp_path: Path) -> None:
     assert info.classes == () and not info.is_sparse and not sparse.issparse(info.load_test()[0])
 
 
+@pytest.mark.parametrize("option", [{"label_column": "first"}, {"delimiter": ","}, {"index_base": "1"}])
+def test_options_that_no_file_of_the_data_has_are_refused(
+    tmp_path: Path, settings: DataSettings, option: dict[str, str]
+) -> None:
+    np.savez(tmp_path / "rows.npz", X=np.eye(8, 3), y=np.arange(8) % 2)
+    (tmp_path / "rows.csv").write_text("0,1,0,0\n1,0,1,0\n")
+    chosen = replace(settings, data=str(tmp_path / "rows.npz"), **option)  # type: ignore[arg-type]
+    ((name, value),) = option.items()
+    with pytest.raises(ConfigError, match=f"{name} is '{value}', but format npz has no such option: leave it out"):
+        prepare(chosen, tmp_path / "cache")
+    if name != "index_base":
+        assert prepare(replace(chosen, test=str(tmp_path / "rows.csv")), tmp_path / "cache").num_test_rows == 2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -279,6 +293,7 @@ def test_regression_targets_are_float32(tmp_path: Path) -> None:
         ({"task": "ranking"}, "task is 'ranking'"),
         ({"test": "0.2", "test_labels": "y"}, "test is not a file"),
         ({"seed": -1}, "seed is -1"),
+        ({"target_scale": 2.0}, "target_scale is 2.0, but only a regression's labels are divided by it"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: DataSettings, change: dict[str, Any], message: str) -> None:
