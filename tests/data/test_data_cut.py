@@ -18,6 +18,7 @@ from eps.data.cache import DATASET_PREFIX, own_folder, unused_datasets
 from eps.data.cut import dataset_key, divide, prepare
 from eps.data.dataset import DatasetInfo, open_dataset
 from eps.data.settings import DataSettings
+from eps.data.splitfile import read_split
 from eps.errors import ConfigError, DataError, StorageError
 from tests.threads import at_once
 
@@ -39,7 +40,7 @@ def full_width(info: DatasetInfo, part: str = "X") -> np.ndarray:
     """Rows of all splits one after the other, at full width."""
     blocks = []
     for split in range(info.num_splits):
-        data = info.load_split(split)
+        data = read_split(info.split_path(split))
         local = getattr(data, part)
         wide = np.zeros((local.shape[0], info.num_features), dtype=np.float32)
         if data.features is None:
@@ -57,7 +58,7 @@ def test_splits_hold_every_row_once_and_differ_by_at_most_one(tmp_path: Path, se
     rows = np.argmax(full_width(info)[:, :23], axis=1)
     assert sorted(rows.tolist()) == list(range(23))
     assert rows.tolist() != list(range(23))
-    y = np.concatenate([info.load_split(split).y for split in range(4)])
+    y = np.concatenate([read_split(info.split_path(split)).y for split in range(4)])
     assert y.tolist() == [1 if k % 3 else 0 for k in rows]
     assert y.dtype == np.int32
     assert info.classes == (-1, 1)
@@ -70,11 +71,11 @@ def test_sparse_splits_are_localised_to_the_features_of_their_training_and_test_
 
     assert info.is_sparse
     for number in range(4):
-        split = info.load_split(number)
+        split = read_split(info.split_path(number))
         assert split.features is not None and split.features.dtype == np.int64
         touched = np.unique(np.concatenate([split.X.indices, split.test_X.indices]))
         assert touched.tolist() == list(range(split.features.size))
-        assert split.features.size == split.num_rows + split.num_test_rows + 1
+        assert split.features.size == split.num_rows + split.test_y.size + 1
         assert split.features[-1] == 100
         assert split.X.has_sorted_indices
 
@@ -86,7 +87,7 @@ def test_the_whole_test_set_equals_its_pieces(tmp_path: Path, settings: DataSett
 
     assert info.num_test_rows == 6 and info.num_rows == 17
     assert np.array_equal(X.toarray(), full_width(info, "test_X"))
-    assert y.tolist() == [int(v) for split in range(4) for v in info.load_split(split).test_y]
+    assert y.tolist() == [int(v) for split in range(4) for v in read_split(info.split_path(split)).test_y]
 
 
 def test_a_test_file_may_touch_features_that_training_does_not(tmp_path: Path, settings: DataSettings) -> None:
@@ -185,7 +186,7 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path: Path, settings: DataSett
 
     again = prepare(settings, cache)
 
-    assert again.load_split(1).num_rows == again.split_rows[1]
+    assert read_split(again.split_path(1)).num_rows == again.split_rows[1]
     assert [path.name for path in cache.iterdir()] == [cached.key]
 
 
@@ -260,7 +261,7 @@ def test_regression_targets_are_float32(tmp_path: Path) -> None:
 
     info = prepare(DataSettings(str(tmp_path / "a.csv"), "regression", 1), tmp_path / "out")
 
-    y = info.load_split(0).y
+    y = read_split(info.split_path(0)).y
     assert y.dtype == np.float32 and sorted(y.tolist()) == [-2, 0.5, 1000]
     assert info.classes == () and not info.is_sparse and not sparse.issparse(info.load_test()[0])
 
