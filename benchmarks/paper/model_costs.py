@@ -45,7 +45,7 @@ def seconds(name: str, X: Any, repeats: int) -> list[float]:
     task = kind.task_for(options)
     model = kind(FEATURES, 1 if task == "regression" else 2, **options)
     draw = np.random.default_rng(1)
-    y = model.target(draw.integers(0, 2, X.shape[0]).astype(np.float64))
+    y = draw.integers(0, 2, X.shape[0]).astype(np.float32 if task == "regression" else np.int32)
     params = {spec.name: draw.normal(0, 0.01, spec.shape).astype(np.float32) for spec in model.tensors()}
     found = []
     for _ in range(repeats + 1):

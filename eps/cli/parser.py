@@ -63,6 +63,8 @@ Report and model go to --report and --export of eps run, and to EPS_HOME/jobs/NA
 
 _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
+Prepared data in EPS_HOME/cache that no other job uses is removed, too, an hour after
+its last use.
 
 It keeps
   - jobs that stopped early, since eps resume can continue them (remove: --resumable)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eps.cluster.api import ResourceManager
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir
-from eps.storage.locations import Location
+
+if TYPE_CHECKING:
+    from eps.spec.runtime import Runtime
 
 
 def check_backend(spec: JobSpec) -> None:
@@ -37,7 +40,7 @@ def check_backend(spec: JobSpec) -> None:
 
 
 def open_resources(
-    spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor: ResourceManager, entry_points: Mapping[str, str]
+    runtime: Runtime, job: JobDir, supervisor: ResourceManager, entry_points: Mapping[str, str]
 ) -> ResourceManager:
     """Return the resource manager of a job, for a job master that ``supervisor`` has forked.
 
@@ -45,9 +48,7 @@ def open_resources(
 
     Parameters
     ----------
-    spec : JobSpec
-    dataset_dir : Location
-        The prepared data.
+    runtime : Runtime
     job : JobDir
     supervisor : ResourceManager
         Provides containers as processes of this host.  With another backend it only receives the heartbeats and the end
@@ -62,8 +63,9 @@ def open_resources(
     ResourceError
         The Docker engine or the application's container broker does not respond.
     StorageError
-        The job's token cannot be read.
+        The job's token cannot be read, or the folder of its checkpoints belongs to another job.
     """
+    spec = runtime.spec
     if spec.on == "yarn":
         from eps.cluster.broker.resources import open_brokered
 
@@ -76,13 +78,21 @@ def open_resources(
     if spec.on == "docker":
         from eps.cluster.docker.container import DockerSettings
         from eps.cluster.docker.resources import open_docker
+        from eps.storage.claims import restore_owner
+        from eps.storage.locations import open_storage
 
         # Data on HDFS needs no mount, but Hadoop's configuration does.
         conf_dir = os.environ.get("HADOOP_CONF_DIR", "")
-        wanted = [dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
+        wanted = [runtime.dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
+        writable: tuple[Path, ...] = ()
+        if runtime.owner and isinstance(checkpoints := runtime.checkpoints, Path):
+            # The user may have removed it since the job started; Docker mounts only what exists.
+            restore_owner(open_storage(checkpoints), runtime.owner)
+            writable = (checkpoints,)
         settings = DockerSettings(
             spec.docker.image,
             mounts=tuple(path for path in wanted if isinstance(path, Path) and path.is_dir()),
+            writable=writable,
             env={"HADOOP_CONF_DIR": str(wanted[-1])} if conf_dir else {},
             engine_timeout_s=spec.docker.engine_timeout_s,
             entry_points=entry_points,

@@ -7,12 +7,8 @@ anything with ``columns`` whose items are columns.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from eps.data.cache import own_folder
 from eps.data.numpy_files import CLASS_NAMES, FEATURE_NAMES, labels_from_array, write_npz
 from eps.data.raw import Float32Array, Float64Array, Matrix, to_matrix
 from eps.errors import ConfigError, DataError
@@ -109,7 +106,7 @@ def array_files(
         _check_alike(table.X, test.X)
     elif "test_labels" in arrays:
         raise ConfigError(f"test_labels is an array, but test is {given.get('test')!r}: give both as arrays")
-    with _own_folder(make_folder()) as folder:
+    with own_folder(make_folder(), _FOLDER_PREFIX) as folder:
         given["data"] = table.write(folder / "data.npz")
         if test is not None:
             given["test"] = test.write(folder / "test.npz")
@@ -119,35 +116,6 @@ def array_files(
 def is_array_file(text: str) -> bool:
     """Return whether this is the path of a file of :func:`array_files`."""
     return Path(text).parent.name.startswith(_FOLDER_PREFIX)
-
-
-@contextmanager
-def _own_folder(parent: Path) -> Iterator[Path]:
-    """Yield a new folder, which is removed at the end; first remove those of processes that no longer run."""
-    for left in parent.glob(f"{_FOLDER_PREFIX}*"):
-        with suppress(OSError):
-            os.close(_locked(left, os.O_RDWR))
-            shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
-    lock = _locked(made, os.O_RDWR | os.O_CREAT)
-    # Others find it by its name only once it is locked.
-    folder = made.rename(parent / f"{_FOLDER_PREFIX}{made.name.removeprefix('.tmp-')}")
-    try:
-        yield folder
-    finally:
-        os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _locked(folder: Path, flags: int) -> int:
-    """Lock a folder until the process ends; return the descriptor, or raise OSError if another process has the lock."""
-    fd = os.open(folder / "lock", flags | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _pair(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -24,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from eps.data.cache import DATASET_PREFIX, own_folder
 from eps.data.dataset import (
     FORMAT_VERSION,
     INFO_NAME,
@@ -44,10 +43,15 @@ from eps.data.ratings import RATINGS, by_user
 from eps.data.raw import Int64Array, Label, Matrix, RawData, csr_float32, encode, find_classes, find_labels
 from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, write_split
-from eps.errors import DataError, StorageError
+from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.arrays import distinct
 
-_TEMPORARY_PREFIX = ".tmp-"
+#: Options of how to read a file -> the formats that have them.
+_OF_FORMATS = {
+    "label_column": {"csv", "dense", "npy", "text", RATINGS},
+    "delimiter": {"csv", "dense", RATINGS},
+    "index_base": {"libsvm"},
+}
 
 
 def prepare(settings: DataSettings, cache_dir: Path) -> DatasetInfo:
@@ -125,18 +129,22 @@ def _complete_dataset(directory: Path, key: str) -> DatasetInfo | None:
         info = open_dataset(directory)
     except StorageError:
         return None
-    return info if info.key == key and is_complete(info) else None
+    if info.key != key or not is_complete(info):
+        return None
+    # ``eps prune`` keeps what was taken lately.  A cache may be read-only.
+    with contextlib.suppress(OSError):
+        os.utime(directory)
+    return info
 
 
 def _publish(settings: DataSettings, key: str, target: Path) -> DatasetInfo:
     """Build in a temporary folder and rename it to ``target``; if another process was faster, use its result."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{target.name[:16]}-", dir=target.parent))
-    try:
-        # mkdtemp creates folders that other users cannot read.
-        folder.chmod(0o755)
+    with own_folder(target.parent, DATASET_PREFIX) as temporary:
+        folder = temporary / "made"
+        folder.mkdir(mode=0o755)
         info = _build(settings, key, folder)
-        for _ in range(2):
+        for attempt in range(2):
             try:
                 os.rename(folder, target)
                 return relocated(info, target)
@@ -146,24 +154,15 @@ def _publish(settings: DataSettings, key: str, target: Path) -> DatasetInfo:
             found = _complete_dataset(target, key)
             if found is not None:
                 return found
-            _set_aside(target)
+            # A damaged one: by a rename, so that two processes cannot both delete it.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(target, temporary / f"damaged-{attempt}")
         raise StorageError(f"{target}: cannot be replaced: another process keeps writing there")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _set_aside(damaged: Path) -> None:
-    """Move a damaged data set away by a rename, so that two processes cannot both delete it."""
-    with contextlib.suppress(FileNotFoundError):
-        aside = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=damaged.parent))
-        try:
-            os.rename(damaged, aside / "damaged")
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
     raw, train_rows, test_raw, test_rows = _load_parts(settings)
+    _check_options(settings, {raw.format, test_raw.format})
     if settings.task == "topics":
         raw = test_raw = replace(raw, X=counts_of(raw.X, settings.data))
         # An empty document has nothing to draw.
@@ -262,6 +261,15 @@ def load_as(
         labels_optional=labels_optional,
         names=names,
     )
+
+
+def _check_options(settings: DataSettings, formats: Collection[str]) -> None:
+    """Refuse options that no file of the data has.  Other files may have them, as those that a model predicts."""
+    for name, known in _OF_FORMATS.items():
+        value = getattr(settings, name)
+        if value != "auto" and not known.intersection(formats):
+            given = " and ".join(sorted(formats))
+            raise ConfigError(f"{name} is {value!r}, but format {given} has no such option: leave it out")
 
 
 def _widened(X: Matrix, num_features: int) -> Matrix:

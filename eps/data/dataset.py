@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from eps.data.normalize import Normalizer
 from eps.data.raw import Label, Matrix
 from eps.data.settings import DataSettings
-from eps.data.splitfile import SplitData, read_split
+from eps.data.splitfile import read_split
 from eps.errors import StorageError
 from eps.storage.locations import Location, RemotePath, location, read_file
 
@@ -76,10 +76,6 @@ class DatasetInfo:
     def split_path(self, split: int) -> Location:
         """Return the file of a split, numbered from 0."""
         return self.directory / split_name(split)
-
-    def load_split(self, split: int) -> SplitData:
-        """Read a split; see :func:`eps.data.splitfile.read_split`."""
-        return read_split(self.split_path(split))
 
     def load_test(self) -> tuple[Matrix, NDArray[Any]]:
         """Return the whole test set at full width, normalised, in the order of the file: ``X`` and targets.

@@ -67,6 +67,10 @@ class DataSettings:
         if not self.target_scale or self.target_scale != self.target_scale:
             raise ConfigError(f"target_scale is {self.target_scale}, but labels are divided by it")
         _check_choice("task", self.task, TASKS)
+        if self.target_scale != 1 and self.task != "regression":
+            raise ConfigError(
+                f"target_scale is {self.target_scale}, but only a regression's labels are divided by it: leave it out"
+            )
         _check_choice("format", self.format, FORMATS)
         _check_choice("normalize", self.normalize, NORMALIZATIONS)
         _check_choice("index_base", self.index_base, INDEX_BASES)

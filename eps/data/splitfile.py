@@ -55,11 +55,6 @@ class SplitData:
         """Number of training rows."""
         return int(self.X.shape[0])
 
-    @property
-    def num_test_rows(self) -> int:
-        """Number of test rows."""
-        return int(self.test_X.shape[0])
-
     def rows(self, chosen: slice | Int64Array) -> SplitData:
         """Return some training rows, without test rows, localised to their own features."""
         X, y = self.X[chosen], self.y[chosen]
@@ -76,11 +71,6 @@ class SplitData:
     def is_sparse(self) -> bool:
         """Whether ``X`` is CSR."""
         return bool(sparse.issparse(self.X))
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in _arrays(self).values())
 
 
 def write_split(path: Path, split: SplitData) -> str:

@@ -847,9 +847,15 @@ def _run(request: RunRequest) -> dict[str, Any]:
     check_results(request)
     submit = submit_instead.get()
     if request.spec.folds and request.spec.fold < 0:
-        from eps.job.folds import run_folds
+        from eps.job.folds import continue_fold, run_folds
 
-        return run_folds(request, submit or _train)
+        if submit is not None:
+            return run_folds(request, submit)
+        return run_folds(
+            request,
+            lambda fold: _report_of(Job.start_request(fold)),
+            lambda name: _report_of(continue_fold(name)),
+        )
     if submit is not None:
         return submit(request)
     with Job.start_request(request) as job:
@@ -861,8 +867,8 @@ def _run(request: RunRequest) -> dict[str, Any]:
     return report
 
 
-def _train(request: RunRequest) -> dict[str, Any]:
-    with Job.start_request(request) as job:
+def _report_of(started: Job) -> dict[str, Any]:
+    with started as job:
         return job.wait()
 
 

@@ -1,4 +1,7 @@
-"""Cross-validation: train K jobs one after the other, and combine their reports."""
+"""Cross-validation: train K jobs one after the other, and combine their reports.
+
+The same cross-validation again continues an interrupted one: folds that have finished are not trained again.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from eps.errors import ConfigError, TrainingError
-from eps.job.launch import free_name
+from eps.errors import ConfigError, JobExistsError, StorageError, TrainingError
+from eps.job.client import Job
+from eps.job.launch import check_data, free_name
 from eps.spec.file import RunRequest
+from eps.spec.runtime import Runtime, identity
 from eps.storage.atomic import json_bytes
+from eps.storage.jobdir import JobDir, can_be_resumed, job_dir, why_not_replaced
 from eps.storage.locations import location, write_public
 
 LEDGER_COUNTS = ("expected", "applied", "duplicates_refused", "lost", "applied_twice")
@@ -47,7 +53,58 @@ def _job_name(name: str, fold: int) -> str:
     return f"{name}-fold-{fold}"
 
 
-def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]) -> dict[str, Any]:
+def left_folds(folds: Sequence[RunRequest]) -> set[str]:
+    """Return the names of the folds that an earlier run with the same settings and data has trained or begun.
+
+    Raises
+    ------
+    JobExistsError
+        A fold with others stopped before its end: it would be refused when the folds before it are trained.
+    ConfigError, DataError, StorageError
+        See :func:`eps.job.launch.check_data`.
+    """
+    left = set()
+    for fold in folds:
+        job = job_dir(fold.name)
+        if fold.anew or job.is_running():
+            continue
+        if _is_of(job, fold):
+            left.add(fold.name)
+        elif why := why_not_replaced(job):
+            raise JobExistsError(
+                f"job {fold.name!r} has other settings or data, and {why}, choose another name, or replace all folds "
+                "(--anew)"
+            )
+    return left
+
+
+def _is_of(job: JobDir, fold: RunRequest) -> bool:
+    """Return whether a job trains what the request of a fold asks for."""
+    try:
+        runtime = Runtime.of_job(job)
+    except StorageError:
+        return False
+    return identity(runtime) == identity(check_data(fold))
+
+
+def continue_fold(name: str, on_begin: Callable[[str, Sequence[str]], None] | None = None) -> Job:
+    """Return the job of a fold that an earlier run has left; resume it unless it has finished.
+
+    Parameters and errors are those of :meth:`eps.job.client.Job.resume`.
+    """
+    job = Job.find(name)
+    if can_be_resumed(job.directory):
+        return Job.resume(name, on_begin=on_begin)
+    if on_begin is not None:
+        on_begin(f"{name}: finished before, with the same settings (--anew trains it again)", ())
+    return job
+
+
+def run_folds(
+    request: RunRequest,
+    train: Callable[[RunRequest], dict[str, Any]],
+    resume: Callable[[str], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Train all folds and return one report.
 
     Parameters
@@ -56,6 +113,8 @@ def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]
         With ``spec.folds`` set and ``spec.fold`` not.
     train : callable
         Trains one job to its end and returns its report.
+    resume : callable, optional
+        Returns the report of a fold of :func:`left_folds`, by the job's name, when it has finished.
 
     Raises
     ------
@@ -65,9 +124,10 @@ def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]
         See :meth:`eps.job.client.Job.start`.
     """
     check_folds(request)
-    reports = []
-    for fold in fold_requests(request):
-        report = train(fold)
+    folds, reports = fold_requests(request), []
+    left = left_folds(folds) if resume is not None else set()
+    for fold in folds:
+        report = resume(fold.name) if resume is not None and fold.name in left else train(fold)
         if report["state"] != "finished":
             raise TrainingError(f"{fold.name} {report['state']}: {report.get('reason') or 'no reason given'}")
         reports.append(report)

@@ -29,7 +29,7 @@ from eps.ml.grid import GROWTH_BITS
 from eps.ml.models import MODELS, load_model
 from eps.net.arrays.memory import descriptor_limit
 from eps.net.security.certificates import check_tls, make_certificates
-from eps.spec.file import OF_YARN, RunRequest
+from eps.spec.file import OF_CHECKPOINTS, OF_YARN, RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model
 from eps.spec.results import noted_places
@@ -345,14 +345,23 @@ def check_request(request: RunRequest) -> None:
         told = f"{name} is {spec.values()[foreign[0]]!r}, but the job is on {spec.on}"
         also = f" (and {', '.join(others)})" if others else ""
         raise ConfigError(f"{told}: this setting{also} is for jobs on YARN only; add --on yarn, or leave it out")
+    # A scheduler chooses when its jobs take checkpoints.
+    if not spec.checkpoint_every and not request.manager and (useless := sorted(request.given & OF_CHECKPOINTS)):
+        name = useless[0]
+        raise ConfigError(
+            f"{name} is {spec.values()[name]!r}, but the job takes no checkpoints: add --checkpoint-every, or leave it "
+            "out"
+        )
     check_model(spec)
     if spec.uses_tls:
         check_tls()
     _check_port(spec.monitoring.metrics_port)
 
 
-def check_data(request: RunRequest) -> None:
-    """Check the settings against the data, as :func:`prepare_job` does; the data is in the cache afterwards.
+def check_data(request: RunRequest) -> Runtime:
+    """Check the settings against the data, as :func:`prepare_job` does; return what the job would be.
+
+    The data is in the cache afterwards.
 
     Raises
     ------
@@ -364,7 +373,7 @@ def check_data(request: RunRequest) -> None:
         The cache cannot be written.
     """
     make_home()
-    _with_data(request, request.name)
+    return _with_data(request, request.name)[0]
 
 
 def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np.ndarray | None]:
@@ -452,7 +461,8 @@ def _with_model_code(runtime: Runtime, folder: Path) -> Runtime:
         shutil.copyfile(source, target)
     except OSError as error:
         raise ConfigError(f"model file {source} cannot be copied: {error.strerror}") from error
-    return dataclasses.replace(runtime, spec=runtime.spec.with_settings(model=f"{target}:{class_name}"))
+    spec = runtime.spec.with_settings(model=f"{target}:{class_name}")
+    return dataclasses.replace(runtime, spec=spec, model_source=f"{Path(source).absolute()}:{class_name}")
 
 
 def _shown(tensors: list[tuple[str, tuple[int, ...]]]) -> str:

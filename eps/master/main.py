@@ -410,7 +410,7 @@ def serve(
     supervisor.beat(NO_NEWS, START_PATIENCE_S)
     resources = supervisor
     try:
-        resources = open_resources(runtime.spec, runtime.dataset_dir, job_dir, supervisor, entry_points)
+        resources = open_resources(runtime, job_dir, supervisor, entry_points)
         security = Security.of_job(job_dir.path)
         server, announcements = open_place(job_dir, security)
         master = Master(runtime, job_dir, resources, security, watch, server=server, announcements=announcements)

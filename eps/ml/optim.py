@@ -424,11 +424,3 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 def make_optimizer(settings: OptimizerSettings) -> Optimizer:
     """Return the update rule of the settings."""
     return OPTIMIZERS[settings.name](settings)
-
-
-def penalty(settings: OptimizerSettings, w: Float32Array, penalised: BoolArray | None) -> float:
-    """Return ``l1 * |w|_1 + l2 / 2 * |w|^2`` over the penalised keys, in float64."""
-    if not settings.has_penalty:
-        return 0.0
-    values = (w if penalised is None else w[penalised]).astype(np.float64)
-    return float(settings.l1 * np.abs(values).sum() + settings.l2 / 2 * np.square(values).sum())

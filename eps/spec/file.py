@@ -23,6 +23,8 @@ from eps.system.nearest import did_you_mean
 RUN_KEYS = ("name", "report", "export", "anew")
 #: Settings of jobs on YARN only.
 OF_YARN = frozenset({"container_timeout_s", *(name for name, setting in SETTINGS.items() if setting.table == "yarn")})
+#: Settings of jobs that take checkpoints only.
+OF_CHECKPOINTS = frozenset(name for name, setting in SETTINGS.items() if setting.table == "checkpoints")
 #: Settings that are one path.
 _PATHS = {"report", "export", *(name for name, each in SETTINGS.items() if each.metavar == "PATH")} - {"data"}
 

@@ -22,7 +22,7 @@ from eps.data.normalize import Normalizer
 from eps.data.numpy_files import write_npz
 from eps.data.raw import Label
 from eps.data.settings import DataSettings
-from eps.errors import DataError, EpsError, StorageAwayError, StorageError
+from eps.errors import ConfigError, DataError, EpsError, StorageAwayError, StorageError
 from eps.ml.models import Model, load_model
 from eps.spec.runtime import Runtime, model_options
 from eps.storage.atomic import PUBLIC_MODE, atomic_writer
@@ -79,7 +79,12 @@ class ExportedModel:
         DataError
             The tensors are not those of the class.
         """
-        cls = load_model(name or self.name)
+        try:
+            cls = load_model(name or self.name)
+        except ConfigError as error:
+            if name:
+                raise
+            raise ConfigError(f"{error}: if it has moved, give it with --code (code=)") from error
         model = cls(self.num_features, self.num_outputs, intercept=self.intercept, **self.options)
         declared = [(t.name, t.shape) for t in model.tensors()]
         found = [(n, array.shape) for n, array in self.tensors.items()]
@@ -121,7 +126,8 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
     settings = info.settings.to_dict()
     meta = {
         "version": FORMAT_VERSION,
-        "model": runtime.spec.model,
+        # The job's copy of a user's file goes with the job.
+        "model": runtime.model_source or runtime.spec.model,
         "options": model_options(runtime.spec),
         "intercept": runtime.spec.intercept,
         "num_features": runtime.shape.num_features,

@@ -87,6 +87,8 @@ class Runtime:
     manager: str = ""
     #: Who has the folder of its checkpoints, as of :func:`eps.storage.claims.owner_of`; empty where it is the job's.
     owner: str = ""
+    #: ``path.py:Class`` in the user's own file, of which ``spec`` names the job's copy; empty for the library's models.
+    model_source: str = ""
 
     def to_json(self) -> str:
         """Return the text that :meth:`from_json` reads."""
@@ -103,6 +105,7 @@ class Runtime:
             "start": self.start.__dict__,
             "manager": self.manager,
             "owner": self.owner,
+            "model_source": self.model_source,
             # Known without the model's code: a user's own may do anything when it is imported.
             "num_keys": self.key_space.num_keys,
         }
@@ -141,6 +144,7 @@ class Runtime:
             start=Start(**values.get("start", {})),
             manager=values.get("manager", ""),
             owner=values.get("owner", ""),
+            model_source=values.get("model_source", ""),
         )
 
     @property

@@ -484,7 +484,7 @@ def jobs_dir(home: Path | None = None) -> Path:
     return (home or eps_home()) / "jobs"
 
 
-def cache_dir(home: Path | None = None) -> Path:
+def cache_dir() -> Path:
     """Return the directory of prepared data sets, created if missing.
 
     Raises
@@ -492,7 +492,7 @@ def cache_dir(home: Path | None = None) -> Path:
     StorageError
         The directory cannot be created.
     """
-    path = (home or eps_home()) / "cache"
+    path = eps_home() / "cache"
     _make(path)
     return path
 

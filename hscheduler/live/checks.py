@@ -65,7 +65,7 @@ def check_sweep(spec: Spec, *, reads_data: bool = True, has_space: bool = True) 
     jobs = working(
         spec,
         lambda job: _check_size(spec, job),
-        lambda job: check_request(RunRequest.of_spec(job)),
+        lambda job: check_request(RunRequest.of_spec(job, manager="H-scheduler")),
         lambda job: check_inputs(data_settings(job)),
         lambda job: _check_metric(spec.sweep.metric, job),
     )

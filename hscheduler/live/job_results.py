@@ -58,7 +58,9 @@ def final_metrics(report: Mapping[str, Any], data: str) -> dict[str, float]:
         There is no such model any more.
     """
     name = next(trial["name"] for trial in report["trials"] if trial["job_id"] == report["best"]["job_id"])
-    found = predict_file(load(Job.find(name).directory.model), data).metrics
+    job = Job.find(name).directory
+    # The model's code as the trial had it, whatever the user has changed since.
+    found = predict_file(load(job.model, code=job.record().spec["model"]), data).metrics
     if not found:
         raise DataError(f"final_test is {data!r}, which has no labels")
     return dict(found)

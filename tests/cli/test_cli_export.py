@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 
 from eps.data.cut import prepare
 from eps.errors import ConfigError, DataError
-from eps.job.launch import data_settings
+from eps.job.launch import data_settings, prepare_job
 from eps.job.predict import Prediction, TrainedModel, load, predict_file, values_text
+from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import ExportedModel, model_sha256, read_model, write_model
 from eps.spec.runtime import DataShape, Runtime
+from eps.storage.jobdir import JobDir
 
 ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n" for i in range(24))
 
@@ -195,6 +198,25 @@ def test_tensor_of_another_shape_than_declared_is_refused(tmp_path: Path) -> Non
     np.savez(path, **changed)
     with pytest.raises(DataError, match="tensor 'weights'"):
         read_model(path)
+
+
+def test_users_model_is_loaded_from_the_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    source, path = tmp_path / "mine.py", tmp_path / "model.npz"
+    source.write_text("from eps.ml.models import MODELS\n\nclass Mine(MODELS['logistic']):\n    pass\n")
+    (tmp_path / "train.svm").write_text(ROWS)
+    prepared = prepare_job(RunRequest.from_values({"data": "train.svm", "model": "mine.py:Mine", "name": "job"}))
+    prepared.lock.close()
+    container = prepared.directory.path.rename(tmp_path / "container")
+    write_model(path, Runtime.of_job(JobDir(container)).within(container), WEIGHTS)
+    shutil.rmtree(container)
+    monkeypatch.chdir("/")
+    assert load(path).name == f"{source}:Mine"
+    moved = source.rename(tmp_path / "moved.py")
+    with pytest.raises(ConfigError, match=r"mine\.py does not exist: .* --code \(code=\)$"):
+        load(path)
+    assert load(path, code=f"{moved}:Mine").scores(np.eye(3)).shape == (3,)
 
 
 def test_class_with_other_tensors_than_the_export_is_refused(tmp_path: Path) -> None:

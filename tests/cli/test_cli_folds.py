@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from eps.errors import TrainingError
+import eps
+from eps.cli import main
+from eps.errors import JobExistsError, TrainingError
 from eps.job.folds import combine_folds, fold_requests, run_folds
+from eps.job.launch import prepare_job
 from eps.spec.file import RunRequest
+from eps.storage.jobdir import JobLock, find_job
+from tests.fakes.records import note_end
 
 
 def report_of(name: str, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -73,3 +78,77 @@ def test_fold_that_fails_ends_the_rest() -> None:
     with pytest.raises(TrainingError, match=r"cv-fold-0 .*: diverged"):
         run_folds(request_of(), train)
     assert trained == ["cv-fold-0"]
+
+
+# ---- the same command again
+
+
+@pytest.fixture
+def interrupted(home: Path, tmp_path: Path) -> dict[str, Any]:
+    """The settings of a cross-validation of which one fold has finished and one was interrupted."""
+    (tmp_path / "rows.svm").write_text("1 1:1 2:0.5\n-1 2:1\n" * 12)
+    settings = {"name": "cv", "data": str(tmp_path / "rows.svm"), "model": "logistic", "folds": 3, "splits": 2}
+    settings |= {"workers": 1, "servers": 1, "iterations": 5}
+    folds = fold_requests(RunRequest.from_values(settings))
+    for fold, state in zip(folds, ("finished", "killed"), strict=False):
+        prepared = prepare_job(fold)
+        note_end(prepared.directory, state)
+        prepared.lock.close()
+    return settings
+
+
+class Trained:
+    """Records what is trained, and how."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def again(self, **settings: Any) -> list[str]:
+        self.found = []
+        run_folds(RunRequest.from_values(settings), lambda fold: self.train(fold.name, "trained"), self.train)
+        return self.found
+
+    def train(self, name: str, how: str = "continued") -> dict[str, Any]:
+        self.found.append(f"{name} {how}")
+        return report_of(name, 0.5)
+
+
+def test_the_same_folds_again_continue(interrupted: dict[str, Any]) -> None:
+    trained = Trained()
+    assert trained.again(**interrupted) == ["cv-fold-0 continued", "cv-fold-1 continued", "cv-fold-2 trained"]
+    # Where they run does not matter.
+    assert trained.again(**interrupted, van="tcp")[0] == "cv-fold-0 continued"
+    assert trained.again(**interrupted, anew=True) == [f"cv-fold-{fold} trained" for fold in range(3)]
+
+
+@pytest.mark.parametrize("what", ["settings", "data"])
+def test_other_folds_of_the_same_name_are_refused_before_any_is_trained(
+    interrupted: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    if what == "settings":
+        interrupted["learning_rate"] = 0.5
+    else:
+        (tmp_path / "rows.svm").write_text("1 1:1 2:0.5\n-1 2:2\n" * 12)
+    trained = Trained()
+    told = r"'cv-fold-1' has other settings or data, and stopped before its end: .*eps resume cv-fold-1.*--anew"
+    with pytest.raises(JobExistsError, match=told):
+        trained.again(**interrupted)
+    assert trained.found == []
+
+
+def test_a_fold_that_has_finished_is_not_trained_again(
+    interrupted: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for name, value in interrupted.items() for word in (f"--{name}", str(value))]
+    assert main(["run", *words, "--anew"]) == 0
+    jobs = [find_job(f"cv-fold-{fold}") for fold in range(3)]
+    models = [job.model.stat().st_ino for job in jobs]
+    expected = eps.Job.find("cv-fold-1").report()["model_sha256"]
+    with JobLock(jobs[1].lock):
+        note_end(jobs[1], "killed", "interrupted")
+    capsys.readouterr()
+    assert main(["run", *words]) == 0
+    told = capsys.readouterr().out
+    assert "cv-fold-0: finished before" in told and "cv-fold-1: no checkpoint; restarts from its seed" in told
+    assert [job.model.stat().st_ino == before for job, before in zip(jobs, models, strict=True)] == [True, False, True]
+    assert eps.run(**interrupted)["folds"][1]["model_sha256"] == expected

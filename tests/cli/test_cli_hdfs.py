@@ -39,8 +39,8 @@ def remote(hdfs: FakeHdfs) -> RemotePath:
 
 
 def request_for(remote: RemotePath, name: str = "job", **rest: object) -> RunRequest:
-    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir=str(remote / "checkpoints"))
-    return RunRequest.of_spec(spec, name, **rest)
+    places = {"checkpoint_dir": str(remote / "checkpoints"), "checkpoint_every": "9"}
+    return RunRequest.of_spec(JobSpec().with_settings(data="sklearn:iris", model="softmax", **places), name, **rest)
 
 
 def test_results_that_cannot_be_written_are_refused_before_training(hdfs: FakeHdfs, remote: RemotePath) -> None:
@@ -249,7 +249,7 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
         in_file(tmp_path / "job.toml", place),
     ):
         with pytest.raises(ConfigError) as raised:
-            prepare_job(RunRequest.of_spec(spec, "job"))
+            prepare_job(RunRequest(spec, "job"))
         assert str(raised.value).startswith(known)
     with pytest.raises(ConfigError, match="no file system"):
         check_results(RunRequest(JobSpec(), export=place))
@@ -371,7 +371,8 @@ def test_a_machine_that_is_called_otherwise_has_its_folders_still(
 
 def test_a_place_is_the_same_in_every_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir="here")
+    places = {"checkpoint_dir": "here", "checkpoint_every": "9"}
+    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", **places)
     prepared = prepare_job(RunRequest.of_spec(spec, "job"))
     prepared.lock.close()
     assert prepared.runtime.checkpoints == tmp_path / "here" / "job"

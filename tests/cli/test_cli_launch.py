@@ -112,7 +112,7 @@ def test_of_a_job_whose_processes_cannot_be_started_nothing_is_left(
             pass
 
     values = {"data": "sklearn:iris", "model": "softmax", "name": "job"}
-    places = {"checkpoint_dir": str(tmp_path / "mine")} if named else {}
+    places = {"checkpoint_dir": str(tmp_path / "mine"), "checkpoint_every": "9"} if named else {}
     for _ in range(2):
         with pytest.raises(ResourceError, match="no processes left"):
             Job.start_request(RunRequest.from_values({**values, **places}), warm=Warm())  # type: ignore[arg-type]

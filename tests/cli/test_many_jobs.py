@@ -130,6 +130,32 @@ def test_what_is_needed_still_is_kept_and_told(
     assert fake.dir.path.exists()
 
 
+def test_prepared_data_goes_with_the_last_job_that_uses_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = home / "cache"
+    for name, hours_ago in (("a" * 64, 2.0), ("b" * 64, 2.0), ("c" * 64, 0.5), ("hadoop", 2.0)):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "file").write_bytes(b"x" * 4000)
+        at_s = time.time() - hours_ago * HOUR_S
+        os.utime(cache / name, (at_s, at_s))
+    left = lambda: [path.name[0] for path in sorted(cache.iterdir())]  # noqa: E731
+    for name, state, used in (("stopped", "killed", "a"), ("one", "finished", "b"), ("two", "finished", "b")):
+        made(name, state, 1.0).note(runtime={"spec": {}, "dataset_dir": str(cache / (used * 64))})
+    assert main(["prune", "one", "--older-than", "0s"]) == 0
+    assert left() == ["a", "b", "c", "h"], "two uses it"
+    assert main(["prune", "--all", "--older-than", "0s", "--dry-run"]) == 0
+    assert "1 job and 1 data set would be removed, " in capsys.readouterr().out
+    assert left() == ["a", "b", "c", "h"]
+    assert main(["prune", "--all", "--older-than", "0s"]) == 0
+    assert "1 job and 1 data set removed, " in capsys.readouterr().out
+    assert left() == ["a", "c", "h"]
+    damaged = made("damaged", "finished", 1.0)
+    damaged.job_json.write_text("{")
+    assert main(["prune", "stopped", "--older-than", "0s", "--resumable"]) == 0
+    assert left() == ["a", "c", "h"], "the damaged job may use it"
+    assert main(["prune", "--all", "--older-than", "0s", "--resumable"]) == 0
+    assert left() == ["c", "h"]
+
+
 def test_names_and_all_are_not_for_the_same_command(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "sweep-b-", "--all", "--older-than", "0s"]) == 2
     told = "eps: --all and the prefix 'sweep-b-' exclude each other: give one of them\n"

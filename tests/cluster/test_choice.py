@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from eps.job.client import Job
 from eps.job.launch import PreparedJob, prepare_job
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
+from eps.storage.claims import read_owner
 from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.locations import open_storage
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
@@ -52,8 +55,7 @@ def test_containers_are_processes_unless_others_are_asked_for(
 
 
 def opened(prepared: PreparedJob, supervisor: FakeResourceManager, job: JobDir | None = None) -> ResourceManager:
-    runtime = prepared.runtime
-    return open_resources(runtime.spec, runtime.dataset_dir, job or prepared.directory, supervisor, {})
+    return open_resources(prepared.runtime, job or prepared.directory, supervisor, {})
 
 
 def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
@@ -63,9 +65,7 @@ def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "conf"))
     prepared = prepare_job(RunRequest.from_values(settings))
     with prepared.lock:
-        manager = open_resources(
-            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager(), {}
-        )
+        manager = opened(prepared, FakeResourceManager())
         assert isinstance(manager, DockerResourceManager)
         manager.request(ContainerRequest("c-1", "worker"))
         while not any(isinstance(event, Running) for event in manager.poll()):
@@ -77,6 +77,24 @@ def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
     runtime, directory = prepared.runtime, prepared.directory
     assert mounts == {str(runtime.dataset_dir): True, str(tmp_path / "conf"): True, str(directory.path): False}
     assert f"HADOOP_CONF_DIR={tmp_path}/conf" in config["Env"]
+
+
+def test_servers_in_containers_can_write_checkpoints_to_a_local_folder(
+    engine: FakeDockerEngine, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints" / "job"
+    checkpoints = {"checkpoint_every": "1", "checkpoint_dir": str(folder.parent)}
+    prepared = prepare_job(RunRequest.from_values({**settings, **checkpoints, "name": "job"}))
+    shutil.rmtree(folder.parent)
+    with prepared.lock:
+        manager = opened(prepared, FakeResourceManager())
+        manager.request(ContainerRequest("c-1", "server"))
+        while not any(isinstance(event, Running) for event in manager.poll()):
+            assert manager.wait(DEADLINE_S)
+        mounts = engine.of("c-1").config["HostConfig"]["Mounts"]
+        manager.close()
+    assert {"Type": "bind", "Source": str(folder), "Target": str(folder), "ReadOnly": False} in mounts
+    assert read_owner(open_storage(folder)) == prepared.runtime.owner
 
 
 def test_what_cannot_be_had_is_refused_before_there_is_a_job(
@@ -131,9 +149,7 @@ def test_a_job_whose_containers_cannot_be_launched_says_why(
 ) -> None:
     prepared = prepare_job(RunRequest.from_values({**settings, "image": "none"}))
     with prepared.lock:
-        manager = open_resources(
-            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager(), {}
-        )
+        manager = opened(prepared, FakeResourceManager())
         manager.request(ContainerRequest("c-1", "worker"))
         events = []
         while len(events) < 2:

@@ -76,7 +76,7 @@ def test_a_stop_signal_ends_every_process_and_says_why(job: SupervisedJob, numbe
 def test_a_process_that_does_not_end_is_killed_after_the_grace_period(tmp_path: Path) -> None:
     with SupervisedJob(tmp_path, grace_s=0.1) as job:
         watch = pids_of(job, job.launch("container-1", "ignore-end").pid)
-        job.handle.terminate()
+        os.kill(job.handle.pid, signal.SIGTERM)
         watch.wait()
 
 

@@ -29,6 +29,7 @@ from eps.storage.locations import RemotePath
 from tests.fakes.webhdfs import FakeHdfs
 
 MODEL = "from eps.ml.models import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
+DIGITS = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_every": "9"}
 
 
 class FakeBroker:
@@ -63,6 +64,7 @@ def test_the_next_attempt_resumes_a_job_from_what_was_brought_for_its_containers
     settings: dict[str, Any] = {
         "data": "sklearn:digits",
         "model": f"{tmp_path}/mine.py:Mine",
+        "checkpoint_every": "9",
     }
     where = str(shared / shared_application.CHECKPOINTS)
     prepared = prepare_job(RunRequest.from_values({**settings, "name": "one", "checkpoint_dir": where}))
@@ -90,8 +92,7 @@ def test_masters_of_a_job_that_begins_again_are_counted_anew(
     with folder.write(MASTER_FILE) as file:
         file.write(b'{"host": "h", "port": 1, "generation": 3}')
     where = str(shared / shared_application.CHECKPOINTS)
-    values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": where}
-    prepared = prepare_job(RunRequest.from_values(values))
+    prepared = prepare_job(RunRequest.from_values({**DIGITS, "checkpoint_dir": where}))
     place(shared)._begin(prepared)
     prepared.lock.close()
     assert Announcements(prepared.directory, folder).generation == 0
@@ -153,8 +154,7 @@ def test_what_a_run_before_has_left_does_not_end_the_next(
     with folder.write(f"{RESULTS}/report.json") as file:
         file.write(b'{"state": "killed"}')
     where = str(shared / shared_application.CHECKPOINTS)
-    values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": where}
-    prepared = prepare_job(RunRequest.from_values(values))
+    prepared = prepare_job(RunRequest.from_values({**DIGITS, "checkpoint_dir": where}))
     place(shared)._begin(prepared)
     prepared.lock.close()
     assert folder.names(RESULTS) == []
@@ -166,8 +166,7 @@ def test_of_a_job_that_finished_the_next_attempt_knows_its_report_alone(
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "first"))
     where = shared / shared_application.CHECKPOINTS / "attempt-1" if is_own else shared.parent / "mine"
-    values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": str(where)}
-    prepared = prepare_job(RunRequest.from_values(values))
+    prepared = prepare_job(RunRequest.from_values({**DIGITS, "checkpoint_dir": str(where)}))
     for name in ("one", "two"):
         with where.storage().write(f"{name}/manifest") as file:
             file.write(b"weights")

@@ -60,7 +60,7 @@ def prepared(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     settings = {"data": str(tmp_path / "rows.libsvm"), "iterations": 3, "on": "yarn", "name": "a9a"}
     settings |= {"workers": 1, "servers": 1}
     places = {"staging": f"webhdfs://{hdfs.authority}/eps", "checkpoint_dir": str(tmp_path / "checkpoints")}
-    found = prepare_job(RunRequest.from_values({**settings, **places}))
+    found = prepare_job(RunRequest.from_values({**settings, **places, "checkpoint_every": "9"}))
     yield found
     found.lock.close()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from eps.data.cache import DATASET_PREFIX, own_folder, unused_datasets
 from eps.data.cut import dataset_key, divide, prepare
 from eps.data.dataset import DatasetInfo, open_dataset
 from eps.data.settings import DataSettings
+from eps.data.splitfile import read_split
 from eps.errors import ConfigError, DataError, StorageError
 from tests.threads import at_once
 
@@ -36,7 +40,7 @@ def full_width(info: DatasetInfo, part: str = "X") -> np.ndarray:
     """Rows of all splits one after the other, at full width."""
     blocks = []
     for split in range(info.num_splits):
-        data = info.load_split(split)
+        data = read_split(info.split_path(split))
         local = getattr(data, part)
         wide = np.zeros((local.shape[0], info.num_features), dtype=np.float32)
         if data.features is None:
@@ -54,7 +58,7 @@ def test_splits_hold_every_row_once_and_differ_by_at_most_one(tmp_path: Path, se
     rows = np.argmax(full_width(info)[:, :23], axis=1)
     assert sorted(rows.tolist()) == list(range(23))
     assert rows.tolist() != list(range(23))
-    y = np.concatenate([info.load_split(split).y for split in range(4)])
+    y = np.concatenate([read_split(info.split_path(split)).y for split in range(4)])
     assert y.tolist() == [1 if k % 3 else 0 for k in rows]
     assert y.dtype == np.int32
     assert info.classes == (-1, 1)
@@ -67,11 +71,11 @@ def test_sparse_splits_are_localised_to_the_features_of_their_training_and_test_
 
     assert info.is_sparse
     for number in range(4):
-        split = info.load_split(number)
+        split = read_split(info.split_path(number))
         assert split.features is not None and split.features.dtype == np.int64
         touched = np.unique(np.concatenate([split.X.indices, split.test_X.indices]))
         assert touched.tolist() == list(range(split.features.size))
-        assert split.features.size == split.num_rows + split.num_test_rows + 1
+        assert split.features.size == split.num_rows + split.test_y.size + 1
         assert split.features[-1] == 100
         assert split.X.has_sorted_indices
 
@@ -83,7 +87,7 @@ def test_the_whole_test_set_equals_its_pieces(tmp_path: Path, settings: DataSett
 
     assert info.num_test_rows == 6 and info.num_rows == 17
     assert np.array_equal(X.toarray(), full_width(info, "test_X"))
-    assert y.tolist() == [int(v) for split in range(4) for v in info.load_split(split).test_y]
+    assert y.tolist() == [int(v) for split in range(4) for v in read_split(info.split_path(split)).test_y]
 
 
 def test_a_test_file_may_touch_features_that_training_does_not(tmp_path: Path, settings: DataSettings) -> None:
@@ -205,8 +209,31 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path: Path, settings: DataSett
 
     again = prepare(settings, cache)
 
-    assert again.load_split(1).num_rows == again.split_rows[1]
+    assert read_split(again.split_path(1)).num_rows == again.split_rows[1]
     assert [path.name for path in cache.iterdir()] == [cached.key]
+
+
+def test_what_killed_preparations_have_left_is_removed_by_the_next(tmp_path: Path, settings: DataSettings) -> None:
+    cache = tmp_path / "cache"
+    left = cache / f"{DATASET_PREFIX}of-a-killed-one"
+    (left / "made").mkdir(parents=True)
+    (left / "lock").touch()
+    with own_folder(cache, DATASET_PREFIX) as running:
+        assert {path.name for path in cache.iterdir()} == {running.name}
+        left.mkdir()
+        (left / "lock").touch()
+        info = prepare(settings, cache)
+        assert {path.name for path in cache.iterdir()} == {info.key, running.name}
+
+
+def test_a_data_set_that_was_taken_lately_is_not_unused(tmp_path: Path, settings: DataSettings) -> None:
+    before_s = time.time() - 1.0
+    info = prepare(settings, tmp_path)
+    os.utime(info.directory, (0.0, 0.0))
+    assert list(unused_datasets(tmp_path, {info.key}, before_s)) == []
+    assert list(unused_datasets(tmp_path, (), before_s)) == [info.directory]
+    assert prepare(settings, tmp_path) == info
+    assert list(unused_datasets(tmp_path, (), before_s)) == []
 
 
 def test_preparing_at_once_gives_one_complete_data_set(tmp_path: Path, settings: DataSettings) -> None:
@@ -257,9 +284,23 @@ def test_regression_targets_are_float32(tmp_path: Path) -> None:
 
     info = prepare(DataSettings(str(tmp_path / "a.csv"), "regression", 1), tmp_path / "out")
 
-    y = info.load_split(0).y
+    y = read_split(info.split_path(0)).y
     assert y.dtype == np.float32 and sorted(y.tolist()) == [-2, 0.5, 1000]
     assert info.classes == () and not info.is_sparse and not sparse.issparse(info.load_test()[0])
+
+
+@pytest.mark.parametrize("option", [{"label_column": "first"}, {"delimiter": ","}, {"index_base": "1"}])
+def test_options_that_no_file_of_the_data_has_are_refused(
+    tmp_path: Path, settings: DataSettings, option: dict[str, str]
+) -> None:
+    np.savez(tmp_path / "rows.npz", X=np.eye(8, 3), y=np.arange(8) % 2)
+    (tmp_path / "rows.csv").write_text("0,1,0,0\n1,0,1,0\n")
+    chosen = replace(settings, data=str(tmp_path / "rows.npz"), **option)  # type: ignore[arg-type]
+    ((name, value),) = option.items()
+    with pytest.raises(ConfigError, match=f"{name} is '{value}', but format npz has no such option: leave it out"):
+        prepare(chosen, tmp_path / "cache")
+    if name != "index_base":
+        assert prepare(replace(chosen, test=str(tmp_path / "rows.csv")), tmp_path / "cache").num_test_rows == 2
 
 
 @pytest.mark.parametrize(
@@ -276,6 +317,7 @@ def test_regression_targets_are_float32(tmp_path: Path) -> None:
         ({"task": "ranking"}, "task is 'ranking'"),
         ({"test": "0.2", "test_labels": "y"}, "test is not a file"),
         ({"seed": -1}, "seed is -1"),
+        ({"target_scale": 2.0}, "target_scale is 2.0, but only a regression's labels are divided by it"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: DataSettings, change: dict[str, Any], message: str) -> None:

@@ -14,6 +14,7 @@ from eps.data.cut import check_inputs, dataset_key, prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset, split_name
 from eps.data.publish import publish_dataset
 from eps.data.settings import DataSettings
+from eps.data.splitfile import read_split
 from eps.errors import ConfigError, DataError, StorageError, TrainingError, TransferError
 from eps.job.launch import shape_of
 from eps.spec.job_spec import JobSpec
@@ -109,7 +110,7 @@ def test_a_data_set_is_published_once_and_whole(hdfs: FakeHdfs, remote: RemotePa
     assert published.directory == cache / info.key and is_complete(published)
     found = open_dataset(str(published.directory))
     assert found == published and (found.load_test()[1] == info.load_test()[1]).all()
-    assert found.load_split(2).num_rows == info.split_rows[2]
+    assert read_split(found.split_path(2)).num_rows == info.split_rows[2]
     assert found.load_normalizer().to_arrays().keys() == info.load_normalizer().to_arrays().keys()
     writes = len(hdfs.asked("CREATE"))
     assert publish_dataset(info, cache) == published and len(hdfs.asked("CREATE")) == writes == 7

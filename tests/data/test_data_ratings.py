@@ -18,6 +18,7 @@ from eps.data.formats import load
 from eps.data.ratings import parse_ratings, rows_of_pairs
 from eps.data.raw import RawData
 from eps.data.settings import DataSettings
+from eps.data.splitfile import read_split
 from eps.errors import ConfigError, DataError, EpsError
 
 #: User, item, rating: what each of the files below says.
@@ -132,7 +133,7 @@ def test_a_split_has_the_ratings_of_few_users_and_targets_are_centred(tmp_path: 
     info = prepare(settings, tmp_path / "out")
     raw = load(settings.data, format="ratings")
     assert raw.y is not None and info.feature_names == raw.feature_names
-    splits = [info.load_split(split) for split in range(6)]
+    splits = [read_split(info.split_path(split)) for split in range(6)]
     users = [{int(f) for f in split.features[split.X.indices[::2]]} for split in splits if split.features is not None]
     # Of twelve users, six splits cut at most five, so they are seen at most five times more.
     assert sum(map(len, users)) <= 12 + 5 and all(max(a) <= min(b) for a, b in pairwise(users))
@@ -140,7 +141,7 @@ def test_a_split_has_the_ratings_of_few_users_and_targets_are_centred(tmp_path: 
     y = np.concatenate([split.y for split in splits]).astype(np.float64)
     assert abs(y.mean()) < 1e-7
     _, test_y = info.load_test()
-    assert sum(split.num_test_rows for split in splits) == len(test_y) == 60
+    assert sum(split.test_y.size for split in splits) == len(test_y) == 60
     assert sorted(np.concatenate([split.test_y for split in splits])) == sorted(test_y)
     assert sorted((np.concatenate([y, test_y]) + mean).round(5)) == sorted(raw.y), "nothing is lost"
     new = load_for_prediction(settings.data, info.settings, info.num_features, names=info.feature_names or ())

@@ -54,7 +54,7 @@ def test_some_rows_have_their_values_and_only_their_features(split: SplitData, r
             data.X.toarray() if data.is_sparse else data.X
         )
     assert part.tolist() == whole[slice(*rows)].tolist() and found.y.tolist() == split.y[slice(*rows)].tolist()
-    assert found.num_test_rows == 0 and found.test_X.shape[1] == found.X.shape[1]
+    assert found.test_y.size == 0 and found.test_X.shape[1] == found.X.shape[1]
     if found.features is not None:
         assert found.features.tolist() == np.flatnonzero(part.any(axis=0)).tolist()
 

@@ -83,10 +83,10 @@ class RunningYarn(FakeYarn):
         self.shared = folder / "shared"
         self.shared.mkdir(parents=True)
         self._slow = SlowModel(folder)
-        own = {"on": "yarn", "checkpoint_dir": str(folder / "checkpoints"), "model": self._slow.setting}
+        own = {"on": "yarn", "model": self._slow.setting}
         # Nobody waits for it as eps run does.
         request = replace(RunRequest.from_values({**settings, **own}), detached=True)
-        self._prepared = prepare_job(request)
+        self._prepared = prepare_job(request.with_spec(checkpoint_dir=str(folder / "checkpoints")))
         directory = self._prepared.directory
         directory.note(yarn={"shared": str(self.shared)})
         zipfile.ZipFile(io.BytesIO(pack_job(directory).content)).extractall(folder / "localized")

@@ -92,7 +92,7 @@ def client(home: str, tied: str) -> None:
     """Start a job, and stay while it is tied."""
     with SupervisedJob(Path(home), tied=tied == "tied", adopt_master=False) as job:
         print(job.handle.pid, flush=True)
-        if job.handle.tied:
+        if job.tied:
             _sleep_until_killed()
 
 
@@ -178,6 +178,7 @@ class SupervisedJob:
         adopt_master: bool = True,
         member_timeout_s: float = MEMBER_TIMEOUT_S,
     ) -> None:
+        self.tied = tied
         self.dir, lock = create_job_dir("job", home)
         note_settings(self.dir, member_timeout_s=member_timeout_s)
         self._sockets: list[socket.socket] = []
@@ -246,7 +247,7 @@ class SupervisedJob:
     def close(self) -> None:
         for s in self._sockets:
             s.close()
-        if self.handle.tied:
+        if self.tied:
             self.handle.close()
 
     def __enter__(self) -> SupervisedJob:

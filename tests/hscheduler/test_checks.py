@@ -115,6 +115,12 @@ def test_a_sweep_without_a_working_trial_is_refused(sections: dict[str, Any], wh
     assert not ran
 
 
+@pytest.mark.parametrize("job", [{"keep": 3}, {"checkpoint_dir": "c"}, {"queue": "batch"}])
+def test_settings_that_a_sweep_has_a_use_for_are_not_refused(job: dict[str, Any]) -> None:
+    # The scheduler chooses when checkpoints are taken; a file for YARN may run here.
+    check_sweep(Spec.of(tables(job=job)))
+
+
 @pytest.mark.parametrize("command", ["sweep", "compare"])
 def test_commands_refuse_it_in_one_line(
     command: str, folder: Path, ran: list[str], capsys: pytest.CaptureFixture[str]

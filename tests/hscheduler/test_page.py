@@ -198,7 +198,7 @@ def test_a_head_request_gets_no_body_and_does_not_count_as_a_view_of_the_end(rep
             ) as answer:
                 assert answer.status == 200 and int(answer.headers["Content-Length"]) > 0 and answer.read() == b""
         assert fetch(urllib.request.Request(server.address + "nothing", method="HEAD"))[0] == 404
-        assert not server._live._farewell.is_seen
+        assert not server._live._farewell._seen.is_set()
     finally:
         server.close()
 

@@ -50,8 +50,11 @@ def containers(engine: DockerEngine, job: Path) -> list[str]:
 def test_a_model_has_the_same_bits_in_containers(home: Path, engine: DockerEngine) -> None:
     settings = {**SMALL, "workers": 2, "servers": 1, "iterations": 60}
     here = eps.run(**settings, name="here")
-    there = eps.run(**settings, name="there", on="docker", at=("10:add-workers=1", "30:remove-workers=1"))
+    checkpoints = {"checkpoint_every": "5", "checkpoint_dir": str(home / "checkpoints")}
+    changes = ("10:add-workers=1", "30:remove-workers=1")
+    there = eps.run(**settings, **checkpoints, name="there", on="docker", at=changes)
     assert here["state"] == there["state"] == "finished"
+    assert there["checkpoints"]["complete"] >= 1
     assert here["model_sha256"] == there["model_sha256"]
     # The engine may remove them late.
     wait_for(lambda: not containers(engine, home / "jobs" / "there"), TIMEOUT_S, "the containers to end")

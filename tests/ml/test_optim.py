@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eps.errors import ConfigError
-from eps.ml.optim import OPTIMIZERS, OptimizerSettings, make_optimizer, penalty
+from eps.ml.optim import OPTIMIZERS, OptimizerSettings, make_optimizer
 
 NAMES = sorted(OPTIMIZERS)
 
@@ -164,13 +164,6 @@ def test_a_diverging_model_overflows_without_a_warning() -> None:
         found = trained(OptimizerSettings(name, learning_rate=1e3, l1=1e-3, l2=1e3), grads, np.ones(2))
         # Where the gradient is divided by its own size, what overflows is infinite, and the parameters stand still.
         assert np.isfinite(found).all() if name in ("adagrad", "adam") else np.isnan(found).all()
-
-
-def test_penalty_is_over_the_penalised_keys() -> None:
-    w = np.array([1, -2, 4], dtype=np.float32)
-    settings = OptimizerSettings(l1=0.5, l2=0.1)
-    assert penalty(settings, w, np.array([True, True, False])) == pytest.approx(0.5 * 3 + 0.05 * 5)
-    assert penalty(OptimizerSettings(), w, None) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.ratings import Law
 from eps.data.cut import prepare
 from eps.data.dataset import open_dataset
+from eps.data.splitfile import read_split
 from eps.job.launch import data_settings, shape_of
 from eps.master.export import test_metrics as metrics_on_test_data
 from eps.ml.batches import draw
@@ -30,7 +31,7 @@ def trained(folder: Path, **settings: Any) -> tuple[Runtime, np.ndarray]:
     shape = shape_of(dataset)
     spec = settled(asked, shape.num_features, shape.num_outputs)
     runtime = Runtime("accuracy", spec, shape, dataset.directory, folder)
-    splits = {split: dataset.load_split(split) for split in range(dataset.num_splits)}
+    splits = {split: read_split(dataset.split_path(split)) for split in range(dataset.num_splits)}
     return runtime, train(runtime, [list(splits)], splits=splits)[0]
 
 
@@ -101,7 +102,7 @@ def test_matrix_factorization_has_the_error_of_plain_sgd(tmp_path: Path) -> None
 
     # The oracle: the same batches from the same start, one rating after the other in float64.
     dataset = open_dataset(runtime.dataset_dir)
-    splits = [dataset.load_split(split) for split in range(dataset.num_splits)]
+    splits = [read_split(dataset.split_path(split)) for split in range(dataset.num_splits)]
     pairs = [each.features[each.X.indices].reshape(-1, 2) for each in splits]
     start = runtime.key_space.unpack(runtime.key_space.initial_values(0, runtime.key_space.num_keys, 0))
     v, b = start["factors"].astype(np.float64), start["biases"].astype(np.float64)

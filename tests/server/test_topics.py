@@ -12,6 +12,7 @@ from eps.data.cut import prepare
 from eps.data.dataset import open_dataset
 from eps.data.formats import load
 from eps.data.settings import DataSettings
+from eps.data.splitfile import read_split
 from eps.errors import ConfigError
 from eps.job.launch import check_runtime
 from eps.ml.arrays import Purpose, random_stream
@@ -40,7 +41,7 @@ def splits_of(runtime: Runtime) -> list[list[list[int]]]:
     dataset = open_dataset(runtime.dataset_dir)
     found = []
     for split in range(dataset.num_splits):
-        data = dataset.load_split(split)
+        data = read_split(dataset.split_path(split))
         rows = data.X.toarray().astype(int)
         found.append([[int(w) for w, n in zip(data.features, row, strict=True) for _ in range(n)] for row in rows])
     return found
@@ -106,7 +107,7 @@ def test_members_have_the_bits_of_plain_code_in_one_process(
     assert found["word_topics"].tolist() == by_word and found["topics"].tolist() == by_topic
     assert found["assignments"].tolist() == assignments
     # The same by three workers.
-    data = {split: open_dataset(runtime.dataset_dir).load_split(split) for split in range(SPLITS)}
+    data = {split: read_split(open_dataset(runtime.dataset_dir).split_path(split)) for split in range(SPLITS)}
     again, losses = train(runtime, [[2], [0, 3], [1]], splits=data)
     assert again.tobytes() == model.tobytes() and (parts > 4 or losses[-1] < losses[parts])
 
@@ -126,7 +127,7 @@ def test_topics_of_kos_reach_the_likelihood_of_the_baseline(
     dataset = open_dataset(runtime.dataset_dir)
     loss = 0.0
     for split in range(dataset.num_splits):
-        data = dataset.load_split(split)
+        data = read_split(dataset.split_path(split))
         local = {
             "word_topics": params["word_topics"][data.features],
             "assignments": params["assignments"][slice(*runtime.samples_of(split))],

@@ -228,8 +228,9 @@ def test_a_job_is_found_by_name_or_missed_by_name(tmp_path: Path) -> None:
         find_job("svn", tmp_path)
 
 
-def test_the_cache_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
-    assert cache_dir(tmp_path) == tmp_path / "cache"
+def test_the_cache_is_made_in_eps_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "cache"
     assert (tmp_path / "cache").is_dir()
 
 

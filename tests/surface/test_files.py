@@ -164,7 +164,8 @@ def test_a_job_file_with_a_model_of_the_users_own_and_flags_over_it(folder: Path
     (tmp_path / "job.toml").write_text(
         'name = "file"\nmodel = "mine.py:Mean"\nmodel_options = \'{"slope": 2.0}\'\ndata = ["rows.svm"]\n'
         "test = 0.25\nworkers = 1\nservers = 1\niterations = 1000\nlearning-rate = 0.5\nstretch = 0.0\n"
-        'report = "report.json"\n[checkpoints]\nkeep = 3\ncheckpoint-dir = "saved"\n[yarn]\nqueue = "research"\n'
+        'report = "report.json"\ncheckpoint-every = "2"\n[checkpoints]\nkeep = 3\ncheckpoint-dir = "saved"\n'
+        '[yarn]\nqueue = "research"\n'
     )
     # Paths count from the file's folder, not from that of the command.
     ended = run("eps", "run", tmp_path / "job.toml", "--iterations", "5", "--quiet", cwd=folder)

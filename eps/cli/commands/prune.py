@@ -7,22 +7,25 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, is_one_of
 from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
+from eps.data.cache import remove_dataset, unused_datasets
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.job.display import ago_text, bytes_text, table
 from eps.storage.claims import remove_claimed
-from eps.storage.jobdir import JobDir, JobLock, KeepReason, keep_reason, remove_job
+from eps.storage.jobdir import JobDir, JobLock, KeepReason, keep_reason, list_jobs, remove_job
 from eps.storage.record import Record
-from eps.system.home import make_home
+from eps.system.home import eps_home, make_home
 
 logger = logging.getLogger(__name__)
 
+#: A prepared data set is kept for so long after a job has taken it, in seconds.
+_UNUSED_S = 3600.0
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Names of sweeps begin with this; names of jobs cannot.
 SWEEPS = "sweeps/"
@@ -86,6 +89,7 @@ def prune(args: argparse.Namespace) -> int:
     rows = [_HEADER]
     kept: dict[str, list[str]] = {}
     counts, total, codes = {"job": 0, "sweep": 0}, 0, set[int]()
+    removed: set[str] = set()
     # With a prefix, running jobs are reported as kept; with --all they are left out.
     for each in _chosen(args.prefix, args.state or (["ended", RUNS] if args.prefix else ["ended"])):
         row, size = [each.name, each.state, ago_text(each.directory.started_s())], _size_bytes(each.directory.path)
@@ -105,8 +109,11 @@ def prune(args: argparse.Namespace) -> int:
             kept.setdefault(why, []).append(each.name)
         else:
             rows.append([*row, bytes_text(size)])
+            removed.add(each.name)
             counts[each.kind] += 1
             total += size
+    counts["data set"], size = _prune_datasets(removed, now_s - max(wanted.age_s, _UNUSED_S), dry_run=args.dry_run)
+    total += size
     for why, names in kept.items():
         others = len(names) - 1
         told = f"{names[0]} and {others} other{'s' if others > 1 else ''} are" if others else f"{names[0]} is"
@@ -120,9 +127,10 @@ def prune(args: argparse.Namespace) -> int:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return the counts in words; sweeps only if there are any."""
+    """Return the counts in words; sweeps and data sets only if there are any."""
     told = [(kind, count) for kind, count in counts.items() if count or kind == "job"]
-    return " and ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in told)
+    *others, last = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in told]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
@@ -257,6 +265,26 @@ def _remove(job: JobDir, *, is_damaged: bool) -> None:
         if record.yarn.claim is not None:
             remove_claimed(job)
         remove_job(job, lock)
+
+
+def _prune_datasets(removed: Collection[str], before_s: float, *, dry_run: bool) -> tuple[int, int]:
+    """Remove the prepared data sets that only removed jobs name; return their number and their size in bytes."""
+    try:
+        runtimes = [job.record().runtime or {} for job in list_jobs() if job.name not in removed]
+    except StorageError as error:
+        logger.warning("prepared data sets are kept: a damaged record does not say which one its job uses: %s", error)
+        return 0, 0
+    used = {PurePosixPath(runtime.get("dataset_dir", "")).name for runtime in runtimes}
+    sizes = []
+    for folder in unused_datasets(eps_home() / "cache", used, before_s):
+        size = _size_bytes(folder)
+        try:
+            if not dry_run:
+                remove_dataset(folder)
+            sizes.append(size)
+        except StorageError as error:
+            logger.warning("%s", error)
+    return len(sizes), sum(sizes)
 
 
 def _size_bytes(path: Path) -> int:

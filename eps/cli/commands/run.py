@@ -141,14 +141,19 @@ def _leave(started: Job) -> int:
 
 
 def _run_folds(request: RunRequest, detail: Detail) -> int:
-    from eps.job.folds import check_folds, combine_folds, fold_requests, write_folds
+    from eps.job.folds import check_folds, combine_folds, fold_requests, left_folds, write_folds
 
     check_folds(request)
-    reports = []
-    for fold in fold_requests(request):
-        report, code = _attached(fold, sys.stdout, detail)
+    folds, reports = fold_requests(request), []
+    left = left_folds(folds)
+    for fold in folds:
+        with _heard(request.spec.on):
+            job = _continued(fold, detail) if fold.name in left else _started(fold, sys.stdout, detail)
+            report, code = _to_its_end(job, fold, sys.stdout, detail)
         if code != EXIT_OK:
+            name = fold.name.rpartition("-fold-")[0]
             print(f"eps: {fold.name} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+            print(f"eps: to continue: the same command with --name {name}", file=sys.stderr)
             return code
         reports.append(report)
     combined = combine_folds(request.name, reports)
@@ -156,6 +161,20 @@ def _run_folds(request: RunRequest, detail: Detail) -> int:
         print(summary_text(combined), flush=True)
     write_folds(request, combined)
     return EXIT_OK
+
+
+def _continued(fold: RunRequest, detail: Detail) -> Job:
+    """Return the job of a fold that an earlier run has left, resumed unless it has finished."""
+    from eps.job.folds import continue_fold
+
+    def begin(text: str, warnings: Sequence[str]) -> None:
+        for warning in warnings:
+            print(f"eps: warning: {warning}", file=sys.stderr)
+        if detail is not Detail.QUIET:
+            print(text, flush=True)
+
+    with _told_of_start(fold.name, fold.spec.on, detach=False):
+        return continue_fold(fold.name, begin)
 
 
 def _attached(

@@ -36,6 +36,8 @@ class DockerSettings:
     python: str = "python3"
     #: Directories to mount at the same path, read only.
     mounts: tuple[Path, ...] = ()
+    #: Directories to mount at the same path, besides the job's.
+    writable: tuple[Path, ...] = ()
     #: Environment variables of every container.
     env: Mapping[str, str] = field(default_factory=dict)
     #: From the signal that ends a container to SIGKILL, in seconds.
@@ -143,7 +145,10 @@ def build_container(
             "NetworkMode": "host",
             # Members send each other signals by the pids that they report.
             "PidMode": "host",
-            "Mounts": [_mount(path, read_only=True) for path in settings.mounts] + [_mount(labels.job)],
+            "Mounts": [
+                *(_mount(path, read_only=True) for path in settings.mounts),
+                *(_mount(path) for path in (*settings.writable, labels.job)),
+            ],
             "Memory": memory_bytes,
             # Equal to Memory: no swap.
             "MemorySwap": memory_bytes,

@@ -148,15 +148,11 @@ class ForkedProcess:
                 raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
         return code
 
-    def send_signal(self, signal: int) -> None:
-        """Send a signal; no effect if it has ended."""
-        with suppress(ProcessLookupError, ResourceError):
-            if self.pid and self.poll() is None and self._pidfd >= 0:
-                signals.pidfd_send_signal(self._pidfd, signal)
-
     def kill(self) -> None:
         """Kill it; no effect if it has ended."""
-        self.send_signal(signals.SIGKILL)
+        with suppress(ProcessLookupError, ResourceError):
+            if self.pid and self.poll() is None and self._pidfd >= 0:
+                signals.pidfd_send_signal(self._pidfd, signals.SIGKILL)
 
     def _read(self, timeout_s: float | None) -> bool:
         """Wait for the fork server's next report and take it; return whether there was one."""

@@ -68,9 +68,6 @@ class Process(Protocol):
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end and return the exit code."""
 
-    def send_signal(self, signal: int, /) -> None:
-        """Send a signal; no effect if it has ended."""
-
     def kill(self) -> None:
         """Kill it; no effect if it has ended."""
 
@@ -90,11 +87,6 @@ class SupervisorHandle:
         """The supervisor's process id."""
         return self._process.pid
 
-    @property
-    def tied(self) -> bool:
-        """Whether the job ends with this process."""
-        return self._tie_fd is not None
-
     def poll(self) -> int | None:
         """Return the exit code, or None while the supervisor runs."""
         return self._process.poll()
@@ -111,11 +103,6 @@ class SupervisorHandle:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise DeadlineError(f"supervisor {self.pid}: its job has not ended within {timeout_s} s") from None
-
-    def terminate(self) -> None:
-        """Request the supervisor to end the job."""
-        if self.poll() is None:
-            self._process.send_signal(signals.SIGTERM)
 
     def kill(self) -> None:
         """Kill the supervisor, and with it all processes of the job."""

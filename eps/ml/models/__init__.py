@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from eps.errors import ConfigError
-from eps.ml.models.base import TASKS, Model, Task, encode_labels
+from eps.ml.models.base import TASKS, Model, Task
 from eps.ml.models.dnn import Dnn
 from eps.ml.models.lda import Lda
 from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
@@ -17,7 +17,7 @@ from eps.ml.models.mf import Mf
 from eps.ml.models.softmax import Softmax
 from eps.system.nearest import did_you_mean
 
-__all__ = ["MODELS", "LinearModel", "Model", "Task", "encode_labels", "load_model"]
+__all__ = ["MODELS", "LinearModel", "Model", "Task", "load_model"]
 
 MODELS: dict[str, type[Model]] = {
     "dnn": Dnn,

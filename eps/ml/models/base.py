@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from eps.errors import ConfigError, DataError
-from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
+from eps.errors import ConfigError
+from eps.ml.arrays import Float32Array, Matrix, Targets
 from eps.ml.layout import KeySpace, TensorSpec
 
 Task = Literal["binary", "multiclass", "regression", "topics"]
@@ -160,13 +160,6 @@ class Model:
         """Return predicted targets, shape (n,): class indices (int32), or float32 for regression."""
         return predicted(self.task_for(self.chosen), self.decision(params, X))
 
-    def target(self, y: Float64Array, classes: Float64Array | None = None) -> Targets:
-        """Return labels encoded for :meth:`loss_and_gradient`; see :func:`encode_labels`."""
-        task = self.task_for(self.chosen)
-        if task != "regression" and classes is not None and len(classes) != self.num_outputs:
-            raise DataError(f"the data has {len(classes)} classes, but the model was made for {self.num_outputs}")
-        return encode_labels(task, y, classes)
-
 
 def predicted(task: Task, scores: Float32Array) -> Targets:
     """Return the targets that scores predict: class 1 above 0, the class with the largest score, or the score."""
@@ -183,50 +176,6 @@ def probabilities(scores: Float32Array) -> Float32Array:
     # Shifted so that the largest is 0, which avoids overflow.
     found = np.exp(log_odds - log_odds.max(axis=1, keepdims=True))
     return np.asarray(found / found.sum(axis=1, keepdims=True), dtype=np.float32)
-
-
-def encode_labels(task: Task, y: Float64Array, classes: Float64Array | None = None) -> Targets:
-    """Return labels encoded for models.
-
-    Parameters
-    ----------
-    task : str
-    y : ndarray, shape (n,), float64
-    classes : ndarray, shape (k,), float64, optional
-        The classes of the training labels, increasing; by default those of ``y``.  If binary, the second is the
-        positive class, so {0, 1}, {-1, +1} and {1, 2} all work.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        int32 class indices 0 .. k - 1, or float32 for regression.
-
-    Raises
-    ------
-    DataError
-        A label is not finite or not one of the classes, or the number of classes is wrong.
-    """
-    y = np.asarray(y, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(y))
-    if bad.size:
-        raise DataError(f"label {y[bad[0]]} of row {bad[0]} is not a finite number")
-    if task == "regression":
-        with np.errstate(over="ignore"):
-            targets = y.astype(np.float32)
-        bad = np.flatnonzero(~np.isfinite(targets))
-        if bad.size:
-            raise DataError(f"label {y[bad[0]]} of row {bad[0]} is too large for float32")
-        return targets
-    known = np.unique(y) if classes is None else np.asarray(classes, dtype=np.float64)
-    if (task == "binary" and known.size != 2) or known.size < 2:
-        rule = "exactly 2" if task == "binary" else "at least 2"
-        shown = ", ".join(f"{value:g}" for value in known[:5].tolist()) + (", ..." if known.size > 5 else "")
-        raise DataError(f"{task} classification needs {rule} classes, but the labels have {known.size}: {shown}")
-    index = np.minimum(np.searchsorted(known, y), known.size - 1)
-    bad = np.flatnonzero(known[index] != y)
-    if bad.size:
-        raise DataError(f"label {y[bad[0]]:g} of row {bad[0]} is not one of the {known.size} classes trained on")
-    return index.astype(np.int32)
 
 
 def _converted(name: str, default: Any, value: Any) -> Any:

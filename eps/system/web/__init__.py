@@ -48,11 +48,6 @@ class Farewell:
         self._polled_s = -math.inf
         self._seen = threading.Event()
 
-    @property
-    def is_seen(self) -> bool:
-        """Whether a page has seen the end."""
-        return self._seen.is_set()
-
     def note(self, live: bool, *, is_poll: bool = False) -> None:
         """Note that a page was sent its data, which were final unless ``live``."""
         if is_poll:
