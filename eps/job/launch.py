@@ -371,7 +371,9 @@ def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np
     """Return a job's runtime, its data, and its initial parameters (None: random)."""
     dataset = prepare(data_settings(request.spec), cache_dir())
     shape = shape_of(dataset)
-    spec = settled(request.spec, shape.num_features, shape.num_outputs)
+    # A scheduler has counted the servers.
+    lower_servers = "servers" not in request.given and not request.manager
+    spec = settled(request.spec, shape.num_features, shape.num_outputs, lower_servers=lower_servers)
     runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)
     check_runtime(runtime)
     return runtime, dataset, _initial_values(runtime, dataset) if spec.training.init else None

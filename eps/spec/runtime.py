@@ -272,8 +272,10 @@ def _model_of(spec: JobSpec) -> str:
     return f"{Path(path).name}:{name}, SHA-256 {content[:16]}"
 
 
-def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
+def settled(spec: JobSpec, num_features: int, num_outputs: int, *, lower_servers: bool = False) -> JobSpec:
     """Return the settings with what follows from the model filled in: the number of partitions.
+
+    With ``lower_servers``, a model with few blocks of parameters also lowers the number of servers.
 
     Raises
     ------
@@ -281,8 +283,17 @@ def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
         The model has fewer blocks of parameters than the job would have servers, or than partitions were asked for.
     """
     space = make_model(spec, num_features, num_outputs).key_space()
+    most = space.num_blocks
+    # On two tiers, containers without partitions only work.
+    if spec.servers > most and not (spec.partitions or spec.tiers.total):
+        if not lower_servers:
+            raise ConfigError(
+                f"servers is {spec.servers}, but must be at most {most}, the number of blocks of the model's "
+                f"parameters: use --servers {most}"
+            )
+        spec = spec.with_settings(servers=most)
     # Half of the transient containers are ActivePSs, each with several partitions.
-    partitions = spec.partitions or min(max(DEFAULT_PARTITIONS, spec.tiers.total), space.num_blocks)
+    partitions = spec.partitions or min(max(DEFAULT_PARTITIONS, spec.tiers.total), most)
     space.partition_ranges(partitions)
     return spec.with_settings(partitions=partitions)
 

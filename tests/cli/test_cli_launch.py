@@ -150,6 +150,38 @@ def test_a_job_without_a_name_never_takes_the_place_of_another(home: Path, runs:
         prepared.lock.close()
 
 
+@pytest.mark.parametrize(
+    ("columns", "settings", "servers"),
+    [(1, {}, 2), (2, {"intercept": False}, 2), (2, {}, 3), (1, {"reliable": 3, "transient": 1}, 3)],
+)
+def test_a_small_model_lowers_the_servers_that_were_not_given(
+    home: Path, tmp_path: Path, columns: int, settings: dict[str, object], servers: int
+) -> None:
+    request = RunRequest.from_values({"data": str(_table(tmp_path, columns)), "model": "linear", **settings})
+    prepared = prepare_job(request)
+    prepared.discard()
+    assert prepared.runtime.first_size[1] == servers
+    assert len(prepared.runtime.ranges) == prepared.runtime.key_space.num_blocks
+
+
+@pytest.mark.parametrize("of_scheduler", [True, False])
+def test_servers_that_were_given_are_not_lowered(home: Path, tmp_path: Path, of_scheduler: bool) -> None:
+    settings = {"data": str(_table(tmp_path, 1)), "model": "linear", "servers": 3}
+    request = RunRequest.from_values(settings)
+    if of_scheduler:
+        # Here 3, the default, does not count as given.
+        request = RunRequest.of_spec(request.spec, manager="sweep")
+    with pytest.raises(ConfigError, match=r"servers is 3, but must be at most 2, .*: use --servers 2"):
+        prepare_job(request)
+    prepare_job(RunRequest.from_values({**settings, "servers": 2})).discard()
+
+
+def _table(folder: Path, columns: int) -> Path:
+    data = folder / "table.csv"
+    data.write_text("".join(",".join(str(i % (n + 3)) for n in range(columns + 1)) + "\n" for i in range(24)))
+    return data
+
+
 @pytest.mark.parametrize("model", ["lda", "softmax"])
 def test_a_model_that_is_slow_without_numba_is_named_once(
     home: Path, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
