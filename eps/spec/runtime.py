@@ -29,7 +29,7 @@ from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Add, Optimizer, OptimizerSettings, make_optimizer
 from eps.net.messages.exchange import Lean
-from eps.spec.job_spec import DEFAULT_PARTITIONS, JobSpec
+from eps.spec.job_spec import DEFAULT_PARTITIONS, SETTINGS, JobSpec
 from eps.storage.checkpoint import place_of
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, location
@@ -313,8 +313,11 @@ def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
 
 def model_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options of the settings' model, by the names that its class declares."""
-    known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
-    known.update({name: value for name, value in (("rank", spec.rank), ("topics", spec.topics)) if value})
+    # A user's own class has defaults of its own.
+    names = ("hidden", "huber_delta", "rank", "topics")
+    known = {name: value for name in names if (value := getattr(spec, name)) != SETTINGS[name].default}
+    if spec.model in MODELS:
+        known.update(hidden=_hidden_sizes(spec.hidden), huber_delta=spec.huber_delta)
     options = {name: known[name] for name in load_model(spec.model).options if name in known}
     if spec.model_options:
         options.update(_own_options(spec.model_options))
