@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from eps.errors import ConfigError, ResourceError, StorageError
+from eps.errors import ConfigError, DataError, ResourceError, StorageError
 from eps.job import launch
 from eps.job.client import Job
 from eps.job.launch import PreparedJob, prepare_job
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
+from eps.spec.model_file import write_model
 from eps.spec.results import copy_result
 from eps.spec.runtime import (
     DataShape,
@@ -180,6 +183,36 @@ def _table(folder: Path, columns: int) -> Path:
     data = folder / "table.csv"
     data.write_text("".join(",".join(str(i % (n + 3)) for n in range(columns + 1)) + "\n" for i in range(24)))
     return data
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ("a,b,y\n1,5,2\n8,2,3\n", {}, None),
+        ("1,5,2\n8,2,3\n", {"label_column": "last"}, None),
+        ("b,a,y\n1,5,2\n8,2,3\n", {}, "was trained with 'a' as column 1; this data has 'b'"),
+        ("a,b,y\n1,5,2\n8,2,3\n", {"normalize": "none"}, "trained with normalize 'standard'; this job has 'none'"),
+        ("a,b,y\n1,5,2\n8,2,3\n", {"target_scale": 10.0}, "trained with target_scale 1.0; this job has 10.0"),
+    ],
+)
+def test_initial_weights_must_be_those_of_the_same_columns_and_scale(
+    home: Path, tmp_path: Path, rows: str, settings: dict[str, object], message: str | None
+) -> None:
+    def request(name: str, rows: str, **settings: object) -> RunRequest:
+        data = tmp_path / name
+        data.write_text(rows + rows[rows.index("1,5") :] * 11)
+        return RunRequest.from_values({"data": str(data), "model": "linear", "normalize": "standard", **settings})
+
+    trained = prepare_job(request("trained.csv", "a,b,y\n1,5,2\n8,2,3\n"))
+    trained.discard()
+    init, runtime = tmp_path / "model.npz", trained.runtime
+    write_model(init, runtime, runtime.key_space.unpack(np.ones(3, np.float32)))
+    again = request("again.csv", rows, init=str(init), **settings)
+    if message is None:
+        prepare_job(again).discard()
+        return
+    with pytest.raises(DataError, match=re.escape(message)):
+        prepare_job(again)
 
 
 @pytest.mark.parametrize("model", ["lda", "softmax"])
