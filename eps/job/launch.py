@@ -157,6 +157,7 @@ def data_settings(spec: JobSpec) -> DataSettings:
         "index_base": spec.reading.index_base,
         "normalize": spec.normalize,
         "target_scale": spec.reading.target_scale,
+        "centred": model.centres_labels,
     }
     return DataSettings.from_dict(values)
 
