@@ -184,7 +184,7 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
     X, y = normalizer.apply(raw_X[train_rows]), _targets(settings, raw, classes)[train_rows]
     test_X = normalizer.apply(test_raw_X[test_rows])
     test_y = _targets(settings, test_raw, classes)[test_rows]
-    if raw.format == RATINGS and settings.task == "regression":
+    if (settings.centred or raw.format == RATINGS) and settings.task == "regression":
         normalizer = replace(normalizer, target_mean=float(np.mean(y, dtype=np.float64)))
         y, test_y = (np.asarray(each - normalizer.target_mean, dtype=np.float32) for each in (y, test_y))
     # The whole test set stays in the order of its file.

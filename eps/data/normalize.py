@@ -41,7 +41,7 @@ class Normalizer:
     mean: Float64Array | None = None
     #: ``standard`` divides columns by it, ``tfidf`` multiplies: shape (d,), float64.
     scale: Float64Array | None = None
-    #: Mean of the training targets, which are centred if it is not 0: ratings only.
+    #: Mean of the training targets, which are centred if it is not 0.
     target_mean: float = 0.0
 
     def apply(self, X: Matrix) -> Matrix:

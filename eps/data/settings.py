@@ -60,6 +60,8 @@ class DataSettings:
     normalize: str = "none"
     #: A regression's labels are divided by this.
     target_scale: float = 1.0
+    #: The mean of the training labels is subtracted from all labels of a regression; of ratings always.
+    centred: bool = False
 
     def __post_init__(self) -> None:
         if not self.data:

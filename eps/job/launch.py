@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,7 @@ def data_settings(spec: JobSpec) -> DataSettings:
         "index_base": spec.reading.index_base,
         "normalize": spec.normalize,
         "target_scale": spec.reading.target_scale,
+        "centred": model.centres_labels,
     }
     return DataSettings.from_dict(values)
 
@@ -380,7 +381,9 @@ def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np
     """Return a job's runtime, its data, and its initial parameters (None: random)."""
     dataset = prepare(data_settings(request.spec), cache_dir())
     shape = shape_of(dataset)
-    spec = settled(request.spec, shape.num_features, shape.num_outputs)
+    # A scheduler has counted the servers.
+    lower_servers = "servers" not in request.given and not request.manager
+    spec = settled(request.spec, shape.num_features, shape.num_outputs, lower_servers=lower_servers)
     runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)
     check_runtime(runtime)
     return runtime, dataset, _initial_values(runtime, dataset) if spec.training.init else None
@@ -446,6 +449,16 @@ def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
         raise DataError(f"init {path} has tensors {_shown(found)}; the model of this job has {_shown(declared)}")
     if model.classes != dataset.classes:
         raise DataError(f"init {path} was trained for classes {model.classes}; this data has {dataset.classes}")
+    trained = {"normalize": model.normalizer.kind, "target_scale": model.target_scale}
+    for name, value in trained.items():
+        ours = getattr(dataset.settings, name)
+        if value != ours:
+            raise DataError(f"init {path} was trained with {name} {value!r}; this job has {ours!r}: use the same")
+    if model.feature_names and dataset.feature_names:
+        pairs = zip_longest(model.feature_names, dataset.feature_names)
+        for number, (theirs, ours) in enumerate(pairs, 1):
+            if theirs != ours:
+                raise DataError(f"init {path} was trained with {theirs!r} as column {number}; this data has {ours!r}")
     for name, array in model.tensors.items():
         if not np.isfinite(array).all():
             raise DataError(f"init {path}: tensor {name!r} has values that are not finite")

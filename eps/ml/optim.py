@@ -133,7 +133,8 @@ class Optimizer:
         penalised : ndarray of bool, shape (p,), or None
             Keys that take L1 and L2; None means all.
         rate_scale : float
-            Factor of the learning rate: under SSP and ASP a push carries only a share of a clock's samples.
+            Share of a clock's samples in ``grad``, which is a push under SSP and ASP.  The step is this part of a
+            whole one, in weights and slots, so that the steps of a clock's pushes are together about one.
         """
         # A diverging model overflows here first; workers detect and report it in the next loss.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -209,6 +210,11 @@ def _with_l2(w: Float32Array, grad: Float32Array, l2: Float32Array | float) -> F
     return grad if isinstance(l2, float | int) and l2 == 0 else grad + l2 * w
 
 
+def _share(at: _Constants, values: Float32Array) -> Float32Array:
+    """Return the part of the values that belongs to the share of the step."""
+    return values if at.rate_scale == 1.0 else at.rate_scale * values
+
+
 def _shrink(w: Float32Array, threshold: Float32Array | float) -> None:
     """Apply a soft threshold in place: exactly 0 where |w| <= threshold."""
     w -= _clipped(w, threshold)
@@ -278,7 +284,10 @@ class Momentum(Optimizer):
     def _update(self, w: Float32Array, slots: list[Float32Array], grad: Float32Array, at: _Constants) -> None:
         (velocity,) = slots
         gradient = _with_l2(w, grad, at.l2)
-        velocity *= self.settings.momentum
+        kept = self.settings.momentum**at.rate_scale
+        if at.rate_scale != 1.0:
+            gradient = (1.0 - kept) / (1.0 - self.settings.momentum) * gradient
+        velocity *= kept
         velocity += gradient
         w -= at.rate * velocity
         if not _is_off(at.l1):
@@ -306,7 +315,7 @@ class Adagrad(Optimizer):
     def _update(self, w: Float32Array, slots: list[Float32Array], grad: Float32Array, at: _Constants) -> None:
         (square_sum,) = slots
         gradient = _with_l2(w, grad, at.l2)
-        square_sum += gradient * gradient
+        square_sum += _share(at, gradient * gradient)
         rates: Float32Array = np.sqrt(square_sum)
         rates += self.settings.epsilon
         np.divide(at.rate, rates, out=rates)
@@ -338,11 +347,12 @@ class Adam(Optimizer):
     def _update(self, w: Float32Array, slots: list[Float32Array], grad: Float32Array, at: _Constants) -> None:
         mean, square_mean = slots
         beta1, beta2 = self.settings.beta1, self.settings.beta2
+        kept1, kept2 = beta1**at.rate_scale, beta2**at.rate_scale
         gradient = _with_l2(w, grad, at.l2)
-        mean *= beta1
-        mean += (1.0 - beta1) * gradient
-        square_mean *= beta2
-        square_mean += (1.0 - beta2) * (gradient * gradient)
+        mean *= kept1
+        mean += (1.0 - kept1) * gradient
+        square_mean *= kept2
+        square_mean += (1.0 - kept2) * (gradient * gradient)
         rates = square_mean / (1.0 - beta2 ** (at.clock + 1))
         np.sqrt(rates, out=rates)
         rates += self.settings.epsilon
@@ -360,8 +370,8 @@ class Ftrl(Optimizer):
 
     Source
     ------
-    McMahan et al. 2013, algorithm 1.  Deviation: ``rate_scale`` multiplies the gradient, because alpha is part of the
-    closed form of the weights and cannot change from step to step.
+    McMahan et al. 2013, algorithm 1.  Deviation: ``rate_scale`` multiplies the gradient and its square, because alpha
+    is part of the closed form of the weights and cannot change from step to step.
     """
 
     slots = ("z", "n")
@@ -401,14 +411,13 @@ class Ftrl(Optimizer):
 
     def _update(self, w: Float32Array, slots: list[Float32Array], grad: Float32Array, at: _Constants) -> None:
         z, n = slots
-        gradient = grad if at.rate_scale == 1.0 else at.rate_scale * grad
         root = np.sqrt(n)
-        n += gradient * gradient
+        n += _share(at, grad * grad)
         sigma = np.sqrt(n)
         sigma -= root
         sigma /= self.settings.learning_rate
         sigma *= w
-        z += gradient - sigma
+        z += _share(at, grad) - sigma
         w[...] = self._weights(z, n, at.l1, at.l2)
 
 

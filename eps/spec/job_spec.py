@@ -151,7 +151,9 @@ class JobSpec(Table, frozen=True):
             raise ConfigError(f"max_containers is {most}, but {what} need {need}: raise it")
         # A container without partitions only works.
         if self.partitions and servers > self.partitions and not self.tiers.total:
-            raise ConfigError(f"{servers} servers would share {self.partitions} partitions: raise --partitions")
+            raise ConfigError(
+                f"{servers} servers would share {self.partitions} partitions: raise --partitions or lower --servers"
+            )
         if self.batch_size != "full" and not whole_number(self.batch_size):
             raise ConfigError(f"batch_size is {self.batch_size!r}, but must be full or a number from 1 on")
         if self.core_settings().reproducible and self.network.wire == "float16":

@@ -29,7 +29,7 @@ from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Add, Optimizer, OptimizerSettings, make_optimizer
 from eps.net.messages.exchange import Lean
-from eps.spec.job_spec import DEFAULT_PARTITIONS, JobSpec
+from eps.spec.job_spec import DEFAULT_PARTITIONS, SETTINGS, JobSpec
 from eps.storage.checkpoint import place_of
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, location
@@ -279,8 +279,10 @@ def _model_of(spec: JobSpec) -> str:
     return f"{Path(path).name}:{name}, SHA-256 {content[:16]}"
 
 
-def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
+def settled(spec: JobSpec, num_features: int, num_outputs: int, *, lower_servers: bool = False) -> JobSpec:
     """Return the settings with what follows from the model filled in: the number of partitions.
+
+    With ``lower_servers``, a model with few blocks of parameters also lowers the number of servers.
 
     Raises
     ------
@@ -288,8 +290,17 @@ def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
         The model has fewer blocks of parameters than the job would have servers, or than partitions were asked for.
     """
     space = make_model(spec, num_features, num_outputs).key_space()
+    most = space.num_blocks
+    # On two tiers, containers without partitions only work.
+    if spec.servers > most and not (spec.partitions or spec.tiers.total):
+        if not lower_servers:
+            raise ConfigError(
+                f"servers is {spec.servers}, but must be at most {most}, the number of blocks of the model's "
+                f"parameters: use --servers {most}"
+            )
+        spec = spec.with_settings(servers=most)
     # Half of the transient containers are ActivePSs, each with several partitions.
-    partitions = spec.partitions or min(max(DEFAULT_PARTITIONS, spec.tiers.total), space.num_blocks)
+    partitions = spec.partitions or min(max(DEFAULT_PARTITIONS, spec.tiers.total), most)
     space.partition_ranges(partitions)
     return spec.with_settings(partitions=partitions)
 
@@ -309,8 +320,11 @@ def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
 
 def model_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options of the settings' model, by the names that its class declares."""
-    known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
-    known.update({name: value for name, value in (("rank", spec.rank), ("topics", spec.topics)) if value})
+    # A user's own class has defaults of its own.
+    names = ("hidden", "huber_delta", "rank", "topics")
+    known = {name: value for name in names if (value := getattr(spec, name)) != SETTINGS[name].default}
+    if spec.model in MODELS:
+        known.update(hidden=_hidden_sizes(spec.hidden), huber_delta=spec.huber_delta)
     options = {name: known[name] for name in load_model(spec.model).options if name in known}
     if spec.model_options:
         options.update(_own_options(spec.model_options))

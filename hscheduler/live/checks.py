@@ -77,7 +77,7 @@ def check_sweep(spec: Spec, *, reads_data: bool = True, has_space: bool = True) 
         if data in refused:
             continue
         try:
-            check_data(RunRequest.of_spec(job))
+            check_data(RunRequest.of_spec(job, manager="H-scheduler"))
             return
         except (ConfigError, DataError) as error:
             refused[data] = ConfigError(f"no trial can work: {error}")

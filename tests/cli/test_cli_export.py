@@ -26,9 +26,9 @@ from eps.storage.jobdir import JobDir
 ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n" for i in range(24))
 
 
-def runtime_of(folder: Path, **settings: Any) -> Runtime:
+def runtime_of(folder: Path, rows: str = ROWS, **settings: Any) -> Runtime:
     data = folder / "train.svm"
-    data.write_text(ROWS)
+    data.write_text(rows)
     spec = JobSpec().with_settings(
         **{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings}
     )
@@ -132,6 +132,16 @@ def test_tensors_may_have_any_name_and_a_users_class_predicts(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="does not exist"):
         predict(path, str(tmp_path / "train.svm"))
     assert predict(path, str(tmp_path / "train.svm"), code=f"{moved}:Odd").metrics["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_a_factorization_machine_predicts_in_the_units_of_the_labels(tmp_path: Path, scale: float) -> None:
+    rows = "".join(f"{100 + 2 * (i % 2)} 1:1 {2 + i % 2}:1\n" for i in range(24))
+    tensors = {"factors": np.zeros((3, 2), np.float32), "biases": np.array([0, -1, 1], np.float32) / scale}
+    path, _ = written(tmp_path, tensors, rows=rows, model="mf", rank=2, format="libsvm", target_scale=scale)
+    found = predict(path, str(tmp_path / "train.svm"))
+    assert found.values == pytest.approx([100, 102] * 12) and found.metrics["rmse"] == pytest.approx(0, abs=1e-5)
+    assert load(path).predict(np.eye(3, dtype=np.float32)) == pytest.approx([101, 100, 102])
 
 
 def test_prediction_gives_classes_as_the_data_names_them(tmp_path: Path) -> None:

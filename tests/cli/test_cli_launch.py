@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from eps.errors import ConfigError, ResourceError, StorageError
+from eps.errors import ConfigError, DataError, ResourceError, StorageError
 from eps.job import launch
 from eps.job.client import Job
 from eps.job.launch import PreparedJob, prepare_job
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
+from eps.spec.model_file import write_model
 from eps.spec.results import copy_result
 from eps.spec.runtime import (
     DataShape,
@@ -148,6 +151,68 @@ def test_a_job_without_a_name_never_takes_the_place_of_another(home: Path, runs:
     assert other.directory.job_json.exists() and mine.directory.is_running()
     for prepared in (other, mine):
         prepared.lock.close()
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "servers"),
+    [(1, {}, 2), (2, {"intercept": False}, 2), (2, {}, 3), (1, {"reliable": 3, "transient": 1}, 3)],
+)
+def test_a_small_model_lowers_the_servers_that_were_not_given(
+    home: Path, tmp_path: Path, columns: int, settings: dict[str, object], servers: int
+) -> None:
+    request = RunRequest.from_values({"data": str(_table(tmp_path, columns)), "model": "linear", **settings})
+    prepared = prepare_job(request)
+    prepared.discard()
+    assert prepared.runtime.first_size[1] == servers
+    assert len(prepared.runtime.ranges) == prepared.runtime.key_space.num_blocks
+
+
+@pytest.mark.parametrize("of_scheduler", [True, False])
+def test_servers_that_were_given_are_not_lowered(home: Path, tmp_path: Path, of_scheduler: bool) -> None:
+    settings = {"data": str(_table(tmp_path, 1)), "model": "linear", "servers": 3}
+    request = RunRequest.from_values(settings)
+    if of_scheduler:
+        # Here 3, the default, does not count as given.
+        request = RunRequest.of_spec(request.spec, manager="sweep")
+    with pytest.raises(ConfigError, match=r"servers is 3, but must be at most 2, .*: use --servers 2"):
+        prepare_job(request)
+    prepare_job(RunRequest.from_values({**settings, "servers": 2})).discard()
+
+
+def _table(folder: Path, columns: int) -> Path:
+    data = folder / "table.csv"
+    data.write_text("".join(",".join(str(i % (n + 3)) for n in range(columns + 1)) + "\n" for i in range(24)))
+    return data
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ("a,b,y\n1,5,2\n8,2,3\n", {}, None),
+        ("1,5,2\n8,2,3\n", {"label_column": "last"}, None),
+        ("b,a,y\n1,5,2\n8,2,3\n", {}, "was trained with 'a' as column 1; this data has 'b'"),
+        ("a,b,y\n1,5,2\n8,2,3\n", {"normalize": "none"}, "trained with normalize 'standard'; this job has 'none'"),
+        ("a,b,y\n1,5,2\n8,2,3\n", {"target_scale": 10.0}, "trained with target_scale 1.0; this job has 10.0"),
+    ],
+)
+def test_initial_weights_must_be_those_of_the_same_columns_and_scale(
+    home: Path, tmp_path: Path, rows: str, settings: dict[str, object], message: str | None
+) -> None:
+    def request(name: str, rows: str, **settings: object) -> RunRequest:
+        data = tmp_path / name
+        data.write_text(rows + rows[rows.index("1,5") :] * 11)
+        return RunRequest.from_values({"data": str(data), "model": "linear", "normalize": "standard", **settings})
+
+    trained = prepare_job(request("trained.csv", "a,b,y\n1,5,2\n8,2,3\n"))
+    trained.discard()
+    init, runtime = tmp_path / "model.npz", trained.runtime
+    write_model(init, runtime, runtime.key_space.unpack(np.ones(3, np.float32)))
+    again = request("again.csv", rows, init=str(init), **settings)
+    if message is None:
+        prepare_job(again).discard()
+        return
+    with pytest.raises(DataError, match=re.escape(message)):
+        prepare_job(again)
 
 
 @pytest.mark.parametrize("model", ["lda", "softmax"])

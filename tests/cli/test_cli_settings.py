@@ -15,6 +15,7 @@ from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError
 from eps.spec.file import RunRequest, located, named, read_job_file
 from eps.spec.job_spec import SETTINGS, TABLES, JobSpec
+from eps.spec.runtime import make_model
 from eps.spec.setting import settings_of
 from eps.spec.tables import Yarn
 
@@ -277,6 +278,25 @@ def test_scalars_of_numpy_are_taken_for_those_of_python() -> None:
     assert found == RunRequest.from_values(plain) and found.spec.splits == 32
     assert found.spec.to_json() == RunRequest.from_values(plain).spec.to_json()
     assert JobSpec().with_settings(seed=np.int64(5)) == JobSpec(seed=5)
+
+
+@pytest.mark.parametrize(
+    ("default", "flags", "chosen"),
+    [
+        ("64", {}, 64),
+        ("64", {"hidden": "32"}, 32),
+        ("(64, 32)", {}, (64, 32)),
+        ("(64, 32)", {"hidden": "16,8"}, (16, 8)),
+        ("(64, 32)", {"hidden": "16"}, (16,)),
+    ],
+)
+def test_a_users_own_model_keeps_its_defaults(tmp_path: Path, default: str, flags: dict[str, Any], chosen: Any) -> None:
+    code = tmp_path / "own.py"
+    options = f'{{"hidden": {default}, "huber_delta": 2.5, "rank": 7}}'
+    code.write_text(f"from eps.ml.models.linear import Linear\n\n\nclass Own(Linear):\n    options = {options}\n")
+    model = f"{code}:Own"
+    assert make_model(JobSpec(model=model, **flags), 3, 1).chosen == {"hidden": chosen, "huber_delta": 2.5, "rank": 7}
+    assert make_model(JobSpec(model=model, huber_delta=0.5, rank=2), 3, 1).chosen["huber_delta"] == 0.5
 
 
 def test_missing_job_file_is_refused() -> None:

@@ -158,6 +158,25 @@ def test_rate_scale_and_decay_multiply_the_rate() -> None:
     assert w[0] == -0.5 / 4 * 0.25
 
 
+@pytest.mark.parametrize("pushes", [4, 16])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("l1", [0.0, 0.01])
+def test_the_pushes_of_a_clock_are_together_about_one_step(name: str, pushes: int, l1: float) -> None:
+    optimizer = make_optimizer(OptimizerSettings(name, learning_rate=0.05, l1=l1))
+    gradient, distances = np.array([1.0, -0.2], np.float32), []
+    for parts in (1, pushes):
+        w = np.zeros(2, np.float32)
+        slots = optimizer.initial_slots(w)
+        for clock in range(100):
+            if clock == 20:
+                # At first the means of fewer gradients differ more.
+                start = w.copy()
+            for _ in range(parts):
+                optimizer.step(w, slots, gradient, clock, None, 1 / parts)
+        distances.append(w - start)
+    assert distances[1] == pytest.approx(distances[0], rel=0.03)
+
+
 def test_a_diverging_model_overflows_without_a_warning() -> None:
     for name in NAMES:
         grads = np.full((3, 2), 3e38, dtype=np.float32)

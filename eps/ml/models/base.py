@@ -50,6 +50,8 @@ class Model:
     task: ClassVar[Task]
     #: The format of the data if the user names none; "auto" detects it.
     data_format: ClassVar[str] = "auto"
+    #: Whether the mean of the training labels is subtracted from all labels of a regression.
+    centres_labels: ClassVar[bool] = False
     #: Whether it has changes of its parameters instead of a gradient; servers add them without an update rule.
     adds: ClassVar[bool] = False
     #: Number of parts of the rows of a split, if the model :attr:`adds`: clock c uses part ``c % parts``.

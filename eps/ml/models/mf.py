@@ -26,7 +26,7 @@ class Mf(Model):
     A row has two features that are 1: the column of its user and the column of its item (``eps.data.ratings``).  Row j
     of ``factors`` and ``biases`` belongs to column j, so users and items share one tensor.  A worker pulls and pushes
     only the rows of the users and items in its splits.  The preparation of the data subtracts the mean of the training
-    ratings.  The parameters of a user or item without training ratings stay near zero.
+    labels.  The parameters of a user or item without training ratings stay near zero.
 
     With other rows the score is that of a factorization machine: ``x . b`` plus ``v_f . v_g x_f x_g`` over all pairs of
     features.  With two features that are 1 this is the formula above; with one, the user or item was unknown to the
@@ -47,6 +47,8 @@ class Mf(Model):
 
     task = "regression"
     data_format = "ratings"
+    # No parameter is a constant term.
+    centres_labels = True
     options: ClassVar[dict[str, Any]] = {"rank": 16}
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
