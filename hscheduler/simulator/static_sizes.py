@@ -83,14 +83,13 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         return _none(str(error))
     problem = ""
     for name, sized in sizes.items():
-        job = sized.job_spec()
-        is_asked = _size(job) == _size(asked)
-        if not is_asked and trials * len(sizes) > MOST_REPLAYED:
-            continue
         try:
+            is_asked = _size(sized.job_spec()) == _size(asked)
+            if not is_asked and trials * len(sizes) > MOST_REPLAYED:
+                continue
             simulated = simulate_like(sized, replayed, POLICY, model)
         except EpsError as error:
-            # Such a job does not fit the cluster.
+            # Such a job does not fit the cluster, or its other settings.
             problem = str(error)
             continue
         found.append(

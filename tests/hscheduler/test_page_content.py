@@ -122,6 +122,12 @@ def test_static_sizes_are_simulated_with_the_same_points_and_rule(report: dict[s
     assert found == static_sizes(report), "the same each time"
 
 
+def test_sizes_that_the_settings_of_the_job_exclude_are_left_out() -> None:
+    found = static_sizes(simulate(Spec.of({**TABLES, "job": {**TABLES["job"], "max_containers": 6}}), "elastic"))
+    sizes = [each["size"] for each in found["sizes"]]
+    assert sizes == ["2 workers and 1 server", "1 container", "2 containers", "4 containers"]
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
