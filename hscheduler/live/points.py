@@ -208,10 +208,10 @@ class OptunaPoints:
         if study is not None and not isinstance(study, optuna.study.Study):
             raise ConfigError(f"study is {study!r}, but must be a study of Optuna's, as optuna.create_study() returns")
         direction: Any = spec.sweep.direction
+        #: Seed and sampler of a study of the sweep's own.
+        self._seed, self._sampler = None if study is not None else spec.sweep.seed, optuna.samplers.TPESampler
         if study is None:
-            study = optuna.create_study(
-                direction=direction, sampler=optuna.samplers.TPESampler(seed=spec.sweep.seed % 2**32)
-            )
+            study = optuna.create_study(direction=direction, sampler=self._sampler(seed=spec.sweep.seed % 2**32))
         found = [each.name.lower() for each in study.directions]
         if found != [direction]:
             raise ConfigError(f"the study's direction is {' and '.join(found)}, but the sweep's is {direction}")
@@ -240,6 +240,9 @@ class OptunaPoints:
         """Register a point that was drawn from the space before."""
         self.study.enqueue_trial(dict(_choices_of(self._dimensions, point)))
         self.ask(job_id)
+        if self._seed is not None:
+            # The sampler did not draw this point: with the same seed it would draw the first points again.
+            self.study.sampler = self._sampler(seed=(self._seed + self._trials[job_id].number + 1) % 2**32)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Tell the study the result of a trial; a missing or NaN loss is a failure.

@@ -96,6 +96,18 @@ def test_a_source_goes_on_after_a_restart(tmp_path: Path, algorithm: str) -> Non
         check(again.ask(f"t{k}"))
 
 
+@pytest.mark.parametrize("algorithm", ["random", "tpe", "optuna"])
+def test_a_source_draws_no_point_again_after_a_restart(tmp_path: Path, algorithm: str) -> None:
+    """Also while it draws at random, before it learns."""
+    pytest.importorskip("optuna" if algorithm == "optuna" else "hyperopt")
+    first, again = points_of(read(tmp_path, algorithm)), points_of(read(tmp_path, algorithm))
+    drawn = [first.ask(f"t{k}") for k in range(3)]
+    for k, point in enumerate(drawn):
+        again.restore(f"t{k}", point)
+    drawn += [again.ask(f"t{k}") for k in range(3, 6)]
+    assert all(point not in drawn[:k] for k, point in enumerate(drawn))
+
+
 def test_a_space_with_branches_survives_the_trip_as_tables(tmp_path: Path) -> None:
     spec = read(tmp_path)
     assert Spec.of(spec.tables()) == spec
