@@ -187,14 +187,16 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) ->
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
     searched = spec.points()
-    sign = 1.0 if spec.sweep.direction == Direction.MINIMIZE else -1.0
     for number in range(1, spec.sweep.trials + 1):
         job_id = f"trial-{number}"
         points[job_id] = point = next(searched)
         feedback, loss = next(drawn)
+        if spec.sweep.direction == Direction.MAXIMIZE:
+            # Such as an accuracy: between 0 and 1 also early, as early losses are below 2.
+            feedback, loss = 1 - feedback / 2, 1 - loss / 2
         job, request = spec.job_spec(point), spec.request(job_id, SWEEP, point)
         speed = _speed(job, model)
-        yield SimulatedJob(next(arrivals), request, job.iterations, speed, sign * feedback, sign * loss)
+        yield SimulatedJob(next(arrivals), request, job.iterations, speed, feedback, loss)
 
 
 def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
