@@ -53,8 +53,9 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         ``sizes``: of each size its name in words, ``makespan_s``, ``early_feedback_mean_s``, ``finished`` (number of
-        trials), and ``asked``, whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there
-        is none; empty if there are some.
+        trials, without those that were cut short in the sweep itself: :func:`hscheduler.simulator.run.cut_short`), and
+        ``asked``, whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there is none;
+        empty if there are some.
     """
     trials = len(report["trials"])
     if report["spec"] is None:
@@ -69,9 +70,9 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         return _none("the sweep has not ended")
     # SciPy takes longer to import than all of this.
     from hscheduler.simulator.fit import fit, is_simulated, spec_of
-    from hscheduler.simulator.run import simulate_like
+    from hscheduler.simulator.run import cut_short, simulate_like
 
-    found = []
+    found, short = [], cut_short(report)
     try:
         model = None if is_simulated(report) else fit([report])
         spec = spec_of(report)
@@ -97,7 +98,7 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
                 "size": name,
                 "makespan_s": simulated["makespan_s"],
                 "early_feedback_mean_s": simulated["summary"]["early_feedback_mean_s"],
-                "finished": simulated["completed"],
+                "finished": sum(t["phase"] == Phase.FINISHED and t["job_id"] not in short for t in simulated["trials"]),
                 "asked": is_asked,
             }
         )

@@ -129,6 +129,19 @@ def test_sizes_that_the_settings_of_the_job_exclude_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("phase", "why"), [("failed", "it crashed"), ("killed", "by the user"), ("killed", "training diverged: NaN")]
+)
+def test_a_trial_that_failed_or_was_stopped_is_cut_short_at_a_static_size_too(phase: str, why: str) -> None:
+    report = simulate(Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "stop": "none"}}), "elastic")
+    before = static_sizes(report)["sizes"][0]
+    for trial in report["trials"][4:]:
+        trial |= {"phase": phase, "why": why, "iterations": 10}
+    found = static_sizes(report)["sizes"][0]
+    assert found["makespan_s"] < 0.7 * before["makespan_s"]
+    assert (before["finished"], found["finished"]) == (8, 4)
+
+
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda report: report | {"spec": None}, "no specification"),
