@@ -460,7 +460,7 @@ def static_text(report: Mapping[str, Any]) -> str:
     static = next((each for each in (report.get("static") or {}).get("sizes", ()) if each["asked"]), None)
     if static is None:
         return ""
-    feedback = _feedback_s(report), static["early_feedback_mean_s"]
+    feedback = feedback_s(report), static["early_feedback_mean_s"]
     told = "" if None in feedback else f", early feedback {_in_s(feedback[0])} against {_in_s(feedback[1])}"
     finished = "" if static["finished"] == report["completed"] else f"; {static['finished']} trials finish there"
     times = (
@@ -469,11 +469,11 @@ def static_text(report: Mapping[str, Any]) -> str:
     return f"{times}{told}"
 
 
-def _feedback_s(report: Mapping[str, Any]) -> float | None:
-    """Return the mean seconds to early feedback, as those of static sizes count.
+def feedback_s(report: Mapping[str, Any]) -> float | None:
+    """Return the mean seconds to early feedback, to compare policies.
 
-    From the arrival of a trial; from the start of the sweep if points are drawn when trials can start, which depends on
-    the policy: :mod:`hscheduler.simulator.static_sizes` has them all at once.
+    From the arrival of a trial; from the start of the sweep if trials arrive when they can start, which depends on the
+    policy.
     """
     if report["spec"]["sweep"].get("arrival", "") not in ("", "burst"):
         found: float | None = report["summary"]["early_feedback_mean_s"]

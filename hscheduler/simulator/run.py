@@ -79,8 +79,9 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     if not trials:
         raise DataError("no trial of the report has iterated: there is nothing to simulate")
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
-    # Arrivals are given, so nothing else may limit them.
-    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, arrival="burst", parallelism=0))
+    # Where arrivals are given, nothing else may limit them.
+    parallelism = 0 if any(trial["arrived_s"] for trial in trials) else spec.sweep.parallelism
+    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, arrival="burst", parallelism=parallelism))
     jobs = _jobs_like(spec.under(policy), trials, cut_short(real), model)
     found = _simulate(alone, policy, jobs, len(trials), points, costs_of(spec, model))
     # A trial that the real run stopped has no final loss.

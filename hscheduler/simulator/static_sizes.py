@@ -14,6 +14,7 @@ from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core.jobs import Phase
 from hscheduler.core.words import counted
+from hscheduler.reports.report import feedback_s
 from hscheduler.spec import Spec
 
 POLICY = "static"
@@ -97,7 +98,7 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "size": name,
                 "makespan_s": simulated["makespan_s"],
-                "early_feedback_mean_s": simulated["summary"]["early_feedback_mean_s"],
+                "early_feedback_mean_s": feedback_s({**simulated, "spec": report["spec"]}),
                 "finished": sum(t["phase"] == Phase.FINISHED and t["job_id"] not in short for t in simulated["trials"]),
                 "asked": is_asked,
             }
@@ -118,6 +119,6 @@ def _as_they_come(report: Mapping[str, Any], spec: Spec) -> Mapping[str, Any]:
 
     The points of a burst are drawn when trials can start, which depends on the policy: all of them are ready at once.
     """
-    if spec.sweep.mean_gap_s() or spec.sweep.parallelism:
+    if spec.sweep.mean_gap_s():
         return report
     return {**report, "trials": [{**trial, "arrived_s": 0.0} for trial in report["trials"]]}

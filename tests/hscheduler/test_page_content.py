@@ -10,7 +10,7 @@ import pytest
 
 from eps.system.web import as_json
 from hscheduler.page.content import CURVE_POINTS, MOST_DECISIONS, content, settings
-from hscheduler.reports.report import static_text
+from hscheduler.reports.report import feedback_s, static_text
 from hscheduler.simulator.run import simulate
 from hscheduler.simulator.static_sizes import static_sizes, with_static
 from hscheduler.spec import Spec
@@ -126,6 +126,18 @@ def test_sizes_that_the_settings_of_the_job_exclude_are_left_out() -> None:
     found = static_sizes(simulate(Spec.of({**TABLES, "job": {**TABLES["job"], "max_containers": 6}}), "elastic"))
     sizes = [each["size"] for each in found["sizes"]]
     assert sizes == ["2 workers and 1 server", "1 container", "2 containers", "4 containers"]
+
+
+@pytest.mark.parametrize(
+    "sweep", [{"parallelism": 2}, {"parallelism": 2, "arrival": "burst"}, {"arrival": "poisson:4s"}]
+)
+def test_static_sizes_try_as_many_trials_at_once_as_the_sweep(sweep: dict[str, Any]) -> None:
+    changed = {"cluster": {"nodes": 4}, "job": {**TABLES["job"], "iterations": 400}}
+    tables = {**TABLES, **changed, "sweep": {**TABLES["sweep"], "stop": "none", **sweep}}
+    static = simulate(Spec.of(tables), "static")
+    (asked,) = (each for each in static_sizes(simulate(Spec.of(tables), "elastic"))["sizes"] if each["asked"])
+    assert asked["makespan_s"] == pytest.approx(static["makespan_s"], rel=0.01)
+    assert asked["early_feedback_mean_s"] == pytest.approx(feedback_s(static), rel=0.01)
 
 
 @pytest.mark.parametrize(
