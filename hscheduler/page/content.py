@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hscheduler.core.jobs import Phase, reason_of
+from hscheduler.spec import ClusterSpec
 
 Report = Mapping[str, Any]
 
@@ -91,7 +92,7 @@ def capacity(tables: Report) -> int | None:
     cluster = tables.get("cluster") or {}
     if tables.get("job", {}).get("on") == "yarn" or not {"nodes", "vcores"} <= set(cluster):
         return None
-    return int(cluster["nodes"]) * (int(cluster["vcores"]) // int(cluster.get("container_vcores") or 1))
+    return ClusterSpec(**cluster).num_containers()
 
 
 def settings(trials: Sequence[Report], space: Mapping[str, Any]) -> list[dict[str, Any]]:

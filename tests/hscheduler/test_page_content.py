@@ -76,6 +76,8 @@ def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[st
     on_yarn = {**report, "spec": {**report["spec"], "job": {"on": "yarn"}}}
     assert content(on_yarn)["capacity"] is None
     assert content({**report, "spec": None})["capacity"] is None
+    large = Spec.of({**TABLES, "cluster": {"nodes": 2, "vcores": 4, "memory": "16GiB", "container_memory": "6GiB"}})
+    assert content({**report, "spec": large.tables()})["capacity"] == 4, "two fit into the memory of a node"
     running = [{**report["trials"][0], "phase": "training"}, *report["trials"][1:4]]
     shown = content({**report, "trials": running}, live=True)
     assert shown["state"] == "running" and shown["planned"] == 8
