@@ -158,6 +158,7 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
     optional = {
         "values": _thinned(trial["values"], most),
         "pause_s": trial["resize_pause_s"],
+        "rested_s": trial.get("rested_s"),
         "restarts": trial["restarts"],
         "log": list(logs.get(str(trial["job_id"]), ())),
     }
