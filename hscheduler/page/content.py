@@ -58,7 +58,6 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
         "state": "running" if live else report.get("state") or _state(report),
         "metric": report["metric"],
         "direction": report["direction"] or "minimize",
-        "has_values": any(trial["values"] for trial in trials),
         "makespan_s": report["makespan_s"],
         "end_s": report["end_s"],
         "down": report["down"],

@@ -72,9 +72,9 @@ function draw() {
   take(report);
   $("policy").hidden = reports.length < 2;
   if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
-  const of = [["curve", "training loss"], ...(sweep.has_values ? [["values", sweep.metric]] : [])];
+  const of = [["curve", "training loss"], ["values", sweep.metric]].filter(([key]) => sweep.trials.some((t) => t[key]?.length));
   if ($("of").options.length !== of.length) { $("of").replaceChildren(...of.map(([key, name]) => el("option", { value: key }, name))); $("of").value = of[of.length - 1][0]; }
-  $("of").hidden = of.length < 2; $("h-curves").textContent = of.length < 2 ? "Training loss" : "Curves";
+  $("of").hidden = of.length < 2; $("h-curves").textContent = of.length > 1 ? "Curves" : of[0]?.[0] === "values" ? sweep.metric : "Training loss";
   drawTop();
   isStale = true;
   show();

@@ -383,6 +383,17 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
     assert number_of(browser, "#trials tbody tr") == 3
 
 
+def test_curves_of_callables_that_report_no_loss_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    report = report_of(3)
+    for trial in report["trials"]:
+        trial["values"], trial["curve"] = trial["curve"], []
+    shown(browser, tmp_path / "page.html", {**report, "metric": "accuracy"})
+    assert is_shown(browser, "#curves-section") and drawn(browser, "#curves", "plot") > 500
+    browser.value("{ const s = document.querySelector('#against'); s.value = '1'; s.onchange(); }")
+    assert drawn(browser, "#curves", "plot") > 500
+    assert texts(browser, "#of option") == ["accuracy"] and text_of(browser, "#h-curves") == "accuracy"
+
+
 @pytest.mark.parametrize("metric", ("accuracy", "loss"))
 def test_the_metric_of_the_ranking_is_named(browser: Browser, tmp_path: Path, metric: str) -> None:
     report = report_of(3)
