@@ -92,6 +92,12 @@ class TrialRecord:
         known = (final, None if curve.last is None else curve.last[2], self.feedback)
         return next((value for value in known if value is not None), None)
 
+    def resting_s(self, now_s: float) -> float:
+        """Return the seconds for which the stopping rule had paused it, until ``now_s`` or its end."""
+        if self.rests_since_s is None:
+            return self.rested_s
+        return self.rested_s + (now_s if self.finished_s is None else self.finished_s) - self.rests_since_s
+
     @property
     def queueing_s(self) -> float | None:
         """Seconds from its arrival to its start."""

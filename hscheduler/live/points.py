@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from random import Random
 from typing import Any, Protocol
 
@@ -19,7 +18,7 @@ import numpy as np
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
 from hscheduler.spec import Spec
-from hscheduler.spec.space import Branch, Dimension, Space
+from hscheduler.spec.space import Branch, Dimension, Space, multiples
 
 Point = dict[str, Any]
 #: (iteration, value) at rungs.
@@ -208,10 +207,10 @@ class OptunaPoints:
         if study is not None and not isinstance(study, optuna.study.Study):
             raise ConfigError(f"study is {study!r}, but must be a study of Optuna's, as optuna.create_study() returns")
         direction: Any = spec.sweep.direction
+        #: Seed and sampler of a study of the sweep's own.
+        self._seed, self._sampler = None if study is not None else spec.sweep.seed, optuna.samplers.TPESampler
         if study is None:
-            study = optuna.create_study(
-                direction=direction, sampler=optuna.samplers.TPESampler(seed=spec.sweep.seed % 2**32)
-            )
+            study = optuna.create_study(direction=direction, sampler=self._sampler(seed=spec.sweep.seed % 2**32))
         found = [each.name.lower() for each in study.directions]
         if found != [direction]:
             raise ConfigError(f"the study's direction is {' and '.join(found)}, but the sweep's is {direction}")
@@ -240,6 +239,9 @@ class OptunaPoints:
         """Register a point that was drawn from the space before."""
         self.study.enqueue_trial(dict(_choices_of(self._dimensions, point)))
         self.ask(job_id)
+        if self._seed is not None:
+            # The sampler did not draw this point: with the same seed it would draw the first points again.
+            self.study.sampler = self._sampler(seed=(self._seed + self._trials[job_id].number + 1) % 2**32)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Tell the study the result of a trial; a missing or NaN loss is a failure.
@@ -322,12 +324,8 @@ def _distribution(distributions: Any, dimension: Dimension) -> Any:
         case "loguniform":
             return distributions.FloatDistribution(a[0], a[1], log=True)
         case "quniform":
-            # 0.3 / 0.1 is a little below 3, and 3 * 0.1 a little above 0.3.
-            low, high = math.ceil(round(a[0] / a[2], 9)), math.floor(round(a[1] / a[2], 9))
-            if isinstance(a[2], int):
-                return distributions.IntDistribution(low * a[2], high * a[2], step=a[2])
-            step = Decimal(str(a[2]))
-            return distributions.FloatDistribution(float(low * step), float(high * step), step=a[2])
+            of = distributions.IntDistribution if isinstance(a[2], int) else distributions.FloatDistribution
+            return of(*dimension.corners(), step=a[2])
         case _:
             return distributions.IntDistribution(int(a[0]), int(a[1]) - 1)
 
@@ -361,7 +359,7 @@ def _settings_of(space: Space, found: Mapping[str, Any]) -> Point:
             option = each.options[value[_NUMBER]]
             point |= {**dict(option.constants), **_settings_of(option.space, value)}
         else:
-            point[each.name] = each.typed(_plain(value))
+            point[each.name] = each.nearest(_plain(value))
     return point
 
 
@@ -379,7 +377,9 @@ def _expression(hp: Any, dimension: Dimension | Branch, name: str) -> Any:
         case "uniform":
             return hp.uniform(name, a[0], a[1])
         case "quniform":
-            return hp.quniform(name, a[0], a[1], a[2])
+            # Half a step more on both sides: else the first and the last multiple are half as likely as the others.
+            least, most = multiples(a)
+            return hp.quniform(name, (least - 0.5) * a[2], (most + 0.5) * a[2], a[2])
         case _:
             return hp.randint(name, int(a[0]), int(a[1]))
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hscheduler.core.jobs import Phase, reason_of
+from hscheduler.spec import ClusterSpec
 
 Report = Mapping[str, Any]
 
@@ -57,7 +58,6 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
         "state": "running" if live else report.get("state") or _state(report),
         "metric": report["metric"],
         "direction": report["direction"] or "minimize",
-        "has_values": any(trial["values"] for trial in trials),
         "makespan_s": report["makespan_s"],
         "end_s": report["end_s"],
         "down": report["down"],
@@ -91,7 +91,7 @@ def capacity(tables: Report) -> int | None:
     cluster = tables.get("cluster") or {}
     if tables.get("job", {}).get("on") == "yarn" or not {"nodes", "vcores"} <= set(cluster):
         return None
-    return int(cluster["nodes"]) * (int(cluster["vcores"]) // int(cluster.get("container_vcores") or 1))
+    return ClusterSpec(**cluster).num_containers()
 
 
 def settings(trials: Sequence[Report], space: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -157,6 +157,7 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
     optional = {
         "values": _thinned(trial["values"], most),
         "pause_s": trial["resize_pause_s"],
+        "rested_s": trial.get("rested_s"),
         "restarts": trial["restarts"],
         "log": list(logs.get(str(trial["job_id"]), ())),
     }

@@ -22,7 +22,7 @@ function take(report) {
 }
 
 function drawTop() {
-  const { best } = sweep, counts = {}, running = sweep.trials.filter((t) => !ENDED.has(t.state) && t.state !== "queued").length;
+  const { best } = sweep, counts = {}, running = sweep.trials.filter((t) => !ENDED.has(t.state) && !["queued", "paused"].includes(t.state)).length;
   for (const t of sweep.trials) counts[t.state] = (counts[t.state] || 0) + 1;
   const date = sweep.began_at ? new Date(sweep.began_at) : null;
   const name = sweep.name || (sweep.data ? `Sweep of ${sweep.model || "a model"} on ${sweep.data}` : "Sweep");
@@ -42,7 +42,7 @@ function drawTop() {
   ] : [el("div", { class: "what" }, `best ${sweep.metric}`), el("div", { class: "big" }, "–"), el("div", { class: "what" }, "no trial has finished")]));
   drawStatic();
   const shown = (id, pairs) => $(id).replaceChildren(...pairs.filter(([, v]) => v != null).map(([name, v]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(v)))));
-  shown("figures", [["trials", sweep.planned > sweep.trials.length ? `${sweep.trials.length} of ${sweep.planned}` : sweep.trials.length], ["finished", counts.finished || 0], ["running", running || null], ["queued", counts.queued || null],
+  shown("figures", [["trials", sweep.planned > sweep.trials.length ? `${sweep.trials.length} of ${sweep.planned}` : sweep.trials.length], ["finished", counts.finished || 0], ["running", running || null], ["queued", counts.queued || null], ["paused", counts.paused || null],
     ["killed", counts.killed || 0], ["failed", counts.failed || null]]);
   const f = sweep.figures, share = (v) => v == null ? null : `${(100 * v).toFixed(1)} %`, time = (v) => v == null ? null : seconds(v);
   shown("more-figures", [["vcores in use", share(f.utilisation)], ["containers computing", share(f.useful_share)], ["starting, paused or ending", share(f.waiting_share)], ["idle", share(f.idle_share)], ["resizing, of the runtime", share(f.resizing_share)],
@@ -72,9 +72,9 @@ function draw() {
   take(report);
   $("policy").hidden = reports.length < 2;
   if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
-  const of = [["curve", "training loss"], ...(sweep.has_values ? [["values", sweep.metric]] : [])];
+  const of = [["curve", "training loss"], ["values", sweep.metric]].filter(([key]) => sweep.trials.some((t) => t[key]?.length));
   if ($("of").options.length !== of.length) { $("of").replaceChildren(...of.map(([key, name]) => el("option", { value: key }, name))); $("of").value = of[of.length - 1][0]; }
-  $("of").hidden = of.length < 2; $("h-curves").textContent = of.length < 2 ? "Training loss" : "Curves";
+  $("of").hidden = of.length < 2; $("h-curves").textContent = of.length > 1 ? "Curves" : of[0]?.[0] === "values" ? sweep.metric : "Training loss";
   drawTop();
   isStale = true;
   show();

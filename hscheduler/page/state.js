@@ -13,7 +13,8 @@ const stateText = (t) => `${STATES[t.state] || "▸"} ${t.state}`;
 const pointText = (point) => Object.entries(point).map(([name, value]) => `${name} ${brief(value)}`).join(", ");
 const sizeText = (w, s) => w + s === 0 ? "none" : s === 0 ? counted(w, "container") : `${counted(w, "worker")}, ${counted(s, "server")}`;
 const linkTo = (t) => `#trial/${encodeURIComponent(t.id)}`;
-const ranFor = (t) => t.at[1] == null ? null : (t.at[4] ?? sweep.end_s) - t.at[1];
+// Without the time for which the stopping rule had paused it.
+const ranFor = (t) => t.at[1] == null ? null : (t.at[4] ?? sweep.end_s) - t.at[1] - (t.rested_s || 0);
 // "2+1 → 4+2 → 1+1": workers and servers, or containers that host both.
 const sizesText = (t) => {
   const sizes = t.held.filter(([, w, s]) => w + s > 0).map(([, w, s]) => s ? `${w}+${s}` : `${w}`).filter((v, k, all) => v !== all[k - 1]);

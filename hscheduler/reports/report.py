@@ -135,7 +135,7 @@ def report(
         "resources": {"leaked": leaked},
         "trials": [
             {
-                **_trial(trial, metric, losses, points, waiting, _cores(spec)),
+                **_trial(trial, metric, losses, points, waiting, _cores(spec), end_s),
                 "name": names.get(trial.job_id, ""),
                 "attempts": [_attempt(job) for job in tried[trial.job_id]],
             }
@@ -247,6 +247,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         feedback_s=since(trial.feedback_s),
         finished_s=since(trial.finished_s),
         last_iteration_s=since(trial.last_iteration_s),
+        rests_since_s=since(trial.rests_since_s),
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
         curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
         rungs=[(at_s - began_s, iteration, value) for at_s, iteration, value in trial.rungs],
@@ -307,6 +308,7 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         restarts=sum(job.restarts for job in jobs),
         resizes=sum(job.resizes for job in jobs),
         pauses=sum(job.pauses for job in jobs),
+        rested_s=sum(job.rested_s for job in jobs),
         overshoot=sum(job.overshoot for job in jobs),
         use=Use(
             computed_s=sum(job.use.computed_s for job in jobs),
@@ -333,6 +335,7 @@ def _trial(
     points: Mapping[str, Mapping[str, Any]],
     waiting: Mapping[str, str],
     cores: int,
+    end_s: float,
 ) -> dict[str, Any]:
     return {
         "job_id": trial.job_id,
@@ -356,6 +359,8 @@ def _trial(
         "values": _curve(trial.values),
         "rungs": [[_seconds(at_s), iteration, _finite(value)] for at_s, iteration, value in trial.rungs],
         "pauses": trial.pauses,
+        # Seconds for which the stopping rule had paused it.
+        "rested_s": _seconds(trial.resting_s(end_s)),
         "overshoot": trial.overshoot,
         "container_s": _seconds(trial.use.computed_s / cores),
         "computing": [[_seconds(at_s), number / cores] for at_s, number in trial.use.steps],
@@ -389,7 +394,8 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
     """Return the figures for comparing policies.
 
     ``resizing_share`` is the time that changes of size paused jobs, ``changing_share`` the time that these changes took
-    while training may have gone on; both are over the runtime of all jobs.
+    while training may have gone on; both are over the runtime of all jobs,
+    without the time for which the stopping rule had paused them.
 
     Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (total time spent on removing and adding
     workers and servers, over the total runtime of all jobs: ``changing_share``).
@@ -397,7 +403,8 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
     queueing = [t.queueing_s for t in trials if t.queueing_s is not None]
     first = [t.first_iteration_s - t.arrived_s for t in trials if t.first_iteration_s is not None]
     feedback = [t.early_feedback_s for t in trials if t.early_feedback_s is not None]
-    ran = [t.finished_s - t.started_s for t in trials if t.finished_s is not None and t.started_s is not None]
+    ended = [t for t in trials if t.finished_s is not None and t.started_s is not None]
+    ran = [t.finished_s - t.started_s - t.resting_s(t.finished_s) for t in ended]
     paused, changed = sum(t.resize_pause_s for t in trials), sum(t.use.changed_s for t in trials)
     first_median, first_max = measures.spread(first)
     feedback_median, feedback_max = measures.spread(feedback)
@@ -460,7 +467,7 @@ def static_text(report: Mapping[str, Any]) -> str:
     static = next((each for each in (report.get("static") or {}).get("sizes", ()) if each["asked"]), None)
     if static is None:
         return ""
-    feedback = _feedback_s(report), static["early_feedback_mean_s"]
+    feedback = feedback_s(report), static["early_feedback_mean_s"]
     told = "" if None in feedback else f", early feedback {_in_s(feedback[0])} against {_in_s(feedback[1])}"
     finished = "" if static["finished"] == report["completed"] else f"; {static['finished']} trials finish there"
     times = (
@@ -469,11 +476,11 @@ def static_text(report: Mapping[str, Any]) -> str:
     return f"{times}{told}"
 
 
-def _feedback_s(report: Mapping[str, Any]) -> float | None:
-    """Return the mean seconds to early feedback, as those of static sizes count.
+def feedback_s(report: Mapping[str, Any]) -> float | None:
+    """Return the mean seconds to early feedback, to compare policies.
 
-    From the arrival of a trial; from the start of the sweep if points are drawn when trials can start, which depends on
-    the policy: :mod:`hscheduler.simulator.static_sizes` has them all at once.
+    From the arrival of a trial; from the start of the sweep if trials arrive when they can start, which depends on the
+    policy.
     """
     if report["spec"]["sweep"].get("arrival", "") not in ("", "burst"):
         found: float | None = report["summary"]["early_feedback_mean_s"]

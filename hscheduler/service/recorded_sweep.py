@@ -14,6 +14,7 @@ The folders of sweeps on YARN are beside it (:mod:`hscheduler.application.monito
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import shutil
@@ -29,7 +30,7 @@ from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, StorageError
 from eps.job.yarn.sweeps import SETTINGS, sweeps_dir
-from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
+from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.jobdir import JobDir, JobLock, check_job_name
 from eps.system.home import DIRECTORY_MODE, make_private
 from hscheduler.live.sweep import jobs_of, report_of_record, trial_prefix
@@ -252,7 +253,8 @@ class RecordedSweep:
         if objective is not None:
             write_bytes_atomic(self.callable_path, objective)
             found["python_path"] = [str(Path(each).absolute()) for each in sys.path]
-        write_json_atomic(self.settings_path, found)
+        # In its order: points are drawn in that of the space.
+        write_bytes_atomic(self.settings_path, json.dumps(found, indent=1).encode("utf-8") + b"\n")
 
     def objective(self) -> bytes | None:
         """Return the pickled callable whose calls are the trials; None if these are jobs of EPS.

@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from eps.errors import DataError
+from eps.errors import DIVERGED, DataError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
@@ -53,8 +53,8 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     """Simulate a real run of a sweep: the same points arrive at the same times, with the same feedback and losses.
 
     Trials without iterations (refused, or failed at once) are skipped.  A trial that was killed in the real run has no
-    final loss; if it finishes here, its latest value is used.  A trial that failed, or ended before its early feedback
-    and its first rung, ends here after as many iterations.  NaN ranks worst.
+    final loss; if it finishes here, its latest value is used.  A trial that was cut short (:func:`cut_short`) ends here
+    after as many iterations.  NaN ranks worst.
 
     Parameters
     ----------
@@ -79,9 +79,10 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     if not trials:
         raise DataError("no trial of the report has iterated: there is nothing to simulate")
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
-    # Arrivals are given, so nothing else may limit them.
-    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, arrival="burst", parallelism=0))
-    jobs = _jobs_like(spec.under(policy), trials, model)
+    # Where arrivals are given, nothing else may limit them.
+    parallelism = 0 if any(trial["arrived_s"] for trial in trials) else spec.sweep.parallelism
+    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, arrival="burst", parallelism=parallelism))
+    jobs = _jobs_like(spec.under(policy), trials, cut_short(real), model)
     found = _simulate(alone, policy, jobs, len(trials), points, costs_of(spec, model))
     # A trial that the real run stopped has no final loss.
     found["regret"] = None
@@ -187,24 +188,45 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) ->
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
     searched = spec.points()
-    sign = 1.0 if spec.sweep.direction == Direction.MINIMIZE else -1.0
     for number in range(1, spec.sweep.trials + 1):
         job_id = f"trial-{number}"
         points[job_id] = point = next(searched)
         feedback, loss = next(drawn)
+        if spec.sweep.direction == Direction.MAXIMIZE:
+            # Such as an accuracy: between 0 and 1 also early, as early losses are below 2.
+            feedback, loss = 1 - feedback / 2, 1 - loss / 2
         job, request = spec.job_spec(point), spec.request(job_id, SWEEP, point)
         speed = _speed(job, model)
-        yield SimulatedJob(next(arrivals), request, job.iterations, speed, sign * feedback, sign * loss)
+        yield SimulatedJob(next(arrivals), request, job.iterations, speed, feedback, loss)
 
 
-def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
+def cut_short(real: Mapping[str, Any]) -> set[str]:
+    """Return the trials of a report that ended early, but not by the stopping rule: failed, diverged, or were stopped.
+
+    The rule ends a trial here again, if at all; nothing else does.
+    """
+    plans = (action for decision in real["decisions"] for action in decision["plan"])
+    killed = {action["job_id"] for action in plans if action["do"] == "kill"}
+    return {
+        str(trial["job_id"])
+        for trial in real["trials"]
+        if trial["phase"] == Phase.FAILED
+        or (trial["phase"] == Phase.KILLED and (DIVERGED in trial["why"] or killed.isdisjoint(_jobs_of(trial))))
+    }
+
+
+def _jobs_of(trial: Mapping[str, Any]) -> set[str]:
+    return {trial["job_id"], *(attempt["job_id"] for attempt in trial["attempts"])}
+
+
+def _jobs_like(
+    spec: Spec, trials: Iterable[Mapping[str, Any]], short: Collection[str], model: Model | None
+) -> Iterator[SimulatedJob]:
     for trial in trials:
         job, request = spec.job_spec(trial["point"]), spec.request(trial["job_id"], SWEEP, trial["point"])
         loss = math.nan if trial["latest"] is None else float(trial["latest"])
         feedback = loss if trial["feedback"] is None else float(trial["feedback"])
-        # A trial that was stopped at a rung is stopped there again, by the rule.
-        cut_short = trial["phase"] == Phase.FAILED or (trial["early_feedback_s"] is None and not trial["rungs"])
-        iterations = min(job.iterations, trial["iterations"]) if cut_short else job.iterations
+        iterations = min(job.iterations, trial["iterations"]) if trial["job_id"] in short else job.iterations
         points = trial["curve"] if spec.sweep.metric == "loss" else trial["values"]
         curve = tuple((int(at), float(value)) for _, at, value in points if value is not None)
         yield SimulatedJob(float(trial["arrived_s"]), request, iterations, _speed(job, model), feedback, loss, curve)

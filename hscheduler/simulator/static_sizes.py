@@ -14,6 +14,7 @@ from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core.jobs import Phase
 from hscheduler.core.words import counted
+from hscheduler.reports.report import feedback_s
 from hscheduler.spec import Spec
 
 POLICY = "static"
@@ -53,8 +54,9 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         ``sizes``: of each size its name in words, ``makespan_s``, ``early_feedback_mean_s``, ``finished`` (number of
-        trials), and ``asked``, whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there
-        is none; empty if there are some.
+        trials, without those that were cut short in the sweep itself: :func:`hscheduler.simulator.run.cut_short`), and
+        ``asked``, whether the sweep's file asks for it; of large sweeps only that one.  ``why``: why there is none;
+        empty if there are some.
     """
     trials = len(report["trials"])
     if report["spec"] is None:
@@ -69,9 +71,9 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         return _none("the sweep has not ended")
     # SciPy takes longer to import than all of this.
     from hscheduler.simulator.fit import fit, is_simulated, spec_of
-    from hscheduler.simulator.run import simulate_like
+    from hscheduler.simulator.run import cut_short, simulate_like
 
-    found = []
+    found, short = [], cut_short(report)
     try:
         model = None if is_simulated(report) else fit([report])
         spec = spec_of(report)
@@ -83,22 +85,21 @@ def static_sizes(report: Mapping[str, Any]) -> dict[str, Any]:
         return _none(str(error))
     problem = ""
     for name, sized in sizes.items():
-        job = sized.job_spec()
-        is_asked = _size(job) == _size(asked)
-        if not is_asked and trials * len(sizes) > MOST_REPLAYED:
-            continue
         try:
+            is_asked = _size(sized.job_spec()) == _size(asked)
+            if not is_asked and trials * len(sizes) > MOST_REPLAYED:
+                continue
             simulated = simulate_like(sized, replayed, POLICY, model)
         except EpsError as error:
-            # Such a job does not fit the cluster.
+            # Such a job does not fit the cluster, or its other settings.
             problem = str(error)
             continue
         found.append(
             {
                 "size": name,
                 "makespan_s": simulated["makespan_s"],
-                "early_feedback_mean_s": simulated["summary"]["early_feedback_mean_s"],
-                "finished": simulated["completed"],
+                "early_feedback_mean_s": feedback_s({**simulated, "spec": report["spec"]}),
+                "finished": sum(t["phase"] == Phase.FINISHED and t["job_id"] not in short for t in simulated["trials"]),
                 "asked": is_asked,
             }
         )
@@ -118,6 +119,6 @@ def _as_they_come(report: Mapping[str, Any], spec: Spec) -> Mapping[str, Any]:
 
     The points of a burst are drawn when trials can start, which depends on the policy: all of them are ready at once.
     """
-    if spec.sweep.mean_gap_s() or spec.sweep.parallelism:
+    if spec.sweep.mean_gap_s():
         return report
     return {**report, "trials": [{**trial, "arrived_s": 0.0} for trial in report["trials"]]}

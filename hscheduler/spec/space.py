@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -73,7 +74,7 @@ class Dimension:
             raise ConfigError(f"space.{name}: loguniform starts at {arguments[0]}, but must start above 0")
         elif kind == "quniform" and arguments[2] <= 0:
             raise ConfigError(f"space.{name}: the step of quniform is {arguments[2]}, but must be above 0")
-        elif kind == "quniform" and not _multiples(arguments):
+        elif kind == "quniform" and multiples(arguments)[0] > multiples(arguments)[1]:
             raise ConfigError(
                 f"space.{name}: quniform is {arguments!r}, but no multiple of the step is between the bounds"
             )
@@ -81,9 +82,14 @@ class Dimension:
             raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
         return cls(name, kind, tuple(arguments))
 
-    def typed(self, value: Any) -> Any:
-        """Return a value as the setting takes it: an ``int`` if the step of ``quniform`` is an ``int``."""
-        return int(value) if self.kind == "quniform" and isinstance(self.arguments[2], int) else value
+    def nearest(self, value: Any) -> Any:
+        """Return the nearest value of a ``quniform``, an ``int`` if its step is one; of other kinds the value."""
+        if self.kind != "quniform":
+            return value
+        (least, most), step = multiples(self.arguments), self.arguments[2]
+        number = min(most, max(least, round(value / step)))
+        # 3 * 0.1 is a little above 0.3.
+        return number * step if isinstance(step, int) else float(number * Decimal(str(step)))
 
     def corners(self) -> list[Any]:
         """Return all values of a ``choice``; else the lowest and the highest value."""
@@ -92,7 +98,7 @@ class Dimension:
             case "choice":
                 return list(a)
             case "quniform":
-                return [self.typed(round(bound / a[2]) * a[2]) for bound in a[:2]]
+                return [self.nearest(bound) for bound in a[:2]]
             case "randint":
                 return [int(a[0]), int(a[1]) - 1]
             case _:
@@ -125,7 +131,8 @@ class Dimension:
             case "choice":
                 return len({repr(each) for each in a})
             case "quniform":
-                return _multiples(a)
+                least, most = multiples(a)
+                return most - least + 1
             case "randint":
                 return int(a[1]) - int(a[0])
             case _:
@@ -142,7 +149,7 @@ class Dimension:
             case "loguniform":
                 return math.exp(random.uniform(math.log(a[0]), math.log(a[1])))
             case "quniform":
-                return self.typed(round(random.uniform(a[0], a[1]) / a[2]) * a[2])
+                return self.nearest(random.randint(*multiples(a)) * a[2])
             case _:
                 return random.randrange(int(a[0]), int(a[1]))
 
@@ -286,12 +293,11 @@ def duplicates(space: Space) -> list[str]:
     return found
 
 
-def _multiples(arguments: Sequence[Any]) -> int:
-    """Return how many multiples of the step are between the bounds of a ``quniform``."""
+def multiples(arguments: Sequence[Any]) -> tuple[int, int]:
+    """Return the least and the most multiple of the step, as numbers of steps, between the bounds of a ``quniform``."""
     low, high, step = arguments
     # 0.3 / 0.1 is a little below 3.
-    most, least = math.floor(round(high / step, 9)), math.ceil(round(low / step, 9))
-    return int(max(0, most - least + 1))
+    return math.ceil(round(low / step, 9)), math.floor(round(high / step, 9))
 
 
 def is_number(value: object) -> bool:

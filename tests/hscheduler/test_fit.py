@@ -109,6 +109,15 @@ def test_trials_that_failed_early_end_when_they_failed(made):
     assert found["makespan_s"] < made["static"]["makespan_s"]
 
 
+def test_trials_that_the_rule_stopped_train_on_without_it_but_not_those_that_something_else_stopped(made):
+    real = made["elastic"]
+    assert real["phases"]["killed"]
+    found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
+    assert {trial["iterations"] for trial in found["trials"]} == {300}
+    found = simulate_like(Spec.of(TABLES), {**real, "decisions": []}, "static", TRUE)
+    assert [trial["iterations"] for trial in found["trials"]] == [trial["iterations"] for trial in real["trials"]]
+
+
 def test_trials_that_never_trained_are_left_out(made):
     real = json.loads(json.dumps(made["static"]))
     real["trials"][3].update(feedback=None, loss=None, latest=None, phase="failed", iterations=0)

@@ -10,7 +10,7 @@ import pytest
 
 from eps.system.web import as_json
 from hscheduler.page.content import CURVE_POINTS, MOST_DECISIONS, content, settings
-from hscheduler.reports.report import static_text
+from hscheduler.reports.report import feedback_s, static_text
 from hscheduler.simulator.run import simulate
 from hscheduler.simulator.static_sizes import static_sizes, with_static
 from hscheduler.spec import Spec
@@ -76,6 +76,8 @@ def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[st
     on_yarn = {**report, "spec": {**report["spec"], "job": {"on": "yarn"}}}
     assert content(on_yarn)["capacity"] is None
     assert content({**report, "spec": None})["capacity"] is None
+    large = Spec.of({**TABLES, "cluster": {"nodes": 2, "vcores": 4, "memory": "16GiB", "container_memory": "6GiB"}})
+    assert content({**report, "spec": large.tables()})["capacity"] == 4, "two fit into the memory of a node"
     running = [{**report["trials"][0], "phase": "training"}, *report["trials"][1:4]]
     shown = content({**report, "trials": running}, live=True)
     assert shown["state"] == "running" and shown["planned"] == 8
@@ -120,6 +122,37 @@ def test_static_sizes_are_simulated_with_the_same_points_and_rule(report: dict[s
     assert asked[0]["makespan_s"] == pytest.approx(replayed["makespan_s"], rel=0.01)
     assert asked[0]["finished"] <= 8
     assert found == static_sizes(report), "the same each time"
+
+
+def test_sizes_that_the_settings_of_the_job_exclude_are_left_out() -> None:
+    found = static_sizes(simulate(Spec.of({**TABLES, "job": {**TABLES["job"], "max_containers": 6}}), "elastic"))
+    sizes = [each["size"] for each in found["sizes"]]
+    assert sizes == ["2 workers and 1 server", "1 container", "2 containers", "4 containers"]
+
+
+@pytest.mark.parametrize(
+    "sweep", [{"parallelism": 2}, {"parallelism": 2, "arrival": "burst"}, {"arrival": "poisson:4s"}]
+)
+def test_static_sizes_try_as_many_trials_at_once_as_the_sweep(sweep: dict[str, Any]) -> None:
+    changed = {"cluster": {"nodes": 4}, "job": {**TABLES["job"], "iterations": 400}}
+    tables = {**TABLES, **changed, "sweep": {**TABLES["sweep"], "stop": "none", **sweep}}
+    static = simulate(Spec.of(tables), "static")
+    (asked,) = (each for each in static_sizes(simulate(Spec.of(tables), "elastic"))["sizes"] if each["asked"])
+    assert asked["makespan_s"] == pytest.approx(static["makespan_s"], rel=0.01)
+    assert asked["early_feedback_mean_s"] == pytest.approx(feedback_s(static), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("phase", "why"), [("failed", "it crashed"), ("killed", "by the user"), ("killed", "training diverged: NaN")]
+)
+def test_a_trial_that_failed_or_was_stopped_is_cut_short_at_a_static_size_too(phase: str, why: str) -> None:
+    report = simulate(Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "stop": "none"}}), "elastic")
+    before = static_sizes(report)["sizes"][0]
+    for trial in report["trials"][4:]:
+        trial |= {"phase": phase, "why": why, "iterations": 10}
+    found = static_sizes(report)["sizes"][0]
+    assert found["makespan_s"] < 0.7 * before["makespan_s"]
+    assert (before["finished"], found["finished"]) == (8, 4)
 
 
 @pytest.mark.parametrize(

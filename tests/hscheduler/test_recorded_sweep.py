@@ -109,6 +109,15 @@ def test_the_folder_of_a_process_that_was_killed_before_it_began_is_used_again()
     assert found == place and place.state() is SweepState.INTERRUPTED
 
 
+def test_a_resumed_sweep_draws_the_same_points() -> None:
+    branch = {"choice": [{"optimizer": "momentum", "momentum": {"uniform": [0, 1]}, "l2": {"uniform": [0, 1]}}, {}]}
+    spec = Spec.of({**TABLES, "space": {"rule": branch, "learning_rate": {"uniform": [0, 1]}}})
+    with RecordedSweep.create("mine", "") as place:
+        place.begin("elastic", spec)
+    drawn, again = spec.points(), place.settings()[1].points()
+    assert [next(again) for _ in range(9)] == [next(drawn) for _ in range(9)]
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [

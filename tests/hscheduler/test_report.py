@@ -52,6 +52,32 @@ def test_a_trial_is_its_jobs_one_after_the_other() -> None:
     assert told["best"] == {"job_id": "t1", "loss": 0.25, "metric": "loss", "point": {"l2": 0.5}}
 
 
+def test_the_time_for_which_the_rule_paused_a_trial_is_no_runtime() -> None:
+    record = Timeline()
+    record.end_s = 110.0
+    record.trials = {
+        "resumed": TrialRecord("resumed", "s", 10.0, Phase.FINISHED, 10.0, finished_s=60.0, pauses=1, rested_s=30.0),
+        "killed": TrialRecord("killed", "s", 10.0, Phase.KILLED, 10.0, finished_s=90.0, pauses=1, rests_since_s=15.0),
+        "paused": TrialRecord("paused", "s", 10.0, Phase.PAUSED, 10.0, pauses=2, rests_since_s=50.0, rested_s=5.0),
+        "failed": TrialRecord("failed", "s", 10.0, Phase.FAILED, 10.0, finished_s=20.0, pauses=1, rested_s=2.0),
+        "again": TrialRecord("again", "s", 20.0, Phase.FINISHED, 21.0, finished_s=40.0, pauses=1, rested_s=3.0),
+    }
+    for trial in record.trials.values():
+        trial.resize_pause_s = 1.0
+    told = report(
+        record,
+        policy="elastic",
+        direction=Direction.MINIMIZE,
+        losses={},
+        points={},
+        leaked=0,
+        attempts={"failed": ["failed", "again"]},
+        began_s=10.0,
+    )
+    assert [trial["rested_s"] for trial in told["trials"]] == [30.0, 75.0, 65.0, 5.0]
+    assert told["summary"]["resizing_share"] == round(5 / (20 + 5 + 25), 6)
+
+
 def test_jobs_without_attempts_are_a_trial_each() -> None:
     told = found({})
     assert [trial["job_id"] for trial in told["trials"]] == ["t1", "t2", "t1-again-1"]

@@ -13,6 +13,7 @@ from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.resources import Resources
 from hscheduler.core.rungs import Stopping
 from hscheduler.policies import POLICIES
+from hscheduler.reports.measures import Target, with_target
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.run import simulate
@@ -137,6 +138,16 @@ def test_the_same_sweep_twice_is_the_same_and_leaks_nothing(policy):
 def test_arrivals_are_the_same_under_all_policies():
     arrivals = {tuple(t["arrived_s"] for t in simulate(Spec.of(SPEC), policy)["trials"]) for policy in POLICIES}
     assert len(arrivals) == 1
+
+
+def test_simulated_accuracies_are_between_0_and_1():
+    sweep = {**SPEC["sweep"], "trials": 100, "metric": "accuracy"}
+    job = {**SPEC["job"], "data": "sklearn:digits", "test": 0.2}
+    found = simulate(Spec.of({**SPEC, "sweep": sweep, "job": job}), "elastic")
+    values = [t[name] for t in found["trials"] for name in ("feedback", "latest") if t[name] is not None]
+    assert len(values) > 100 and all(0 < value < 1 for value in values)
+    assert found["best"]["loss"] == max(t["value"] for t in found["trials"] if t["phase"] == "finished")
+    assert with_target(found, Target.of("accuracy=0.9"))["time_to_target_s"] < found["makespan_s"]
 
 
 def test_elastic_beats_the_others_in_virtual_time():

@@ -96,6 +96,43 @@ def test_a_source_goes_on_after_a_restart(tmp_path: Path, algorithm: str) -> Non
         check(again.ask(f"t{k}"))
 
 
+@pytest.mark.parametrize("algorithm", ["random", "tpe", "optuna"])
+def test_a_source_draws_no_point_again_after_a_restart(tmp_path: Path, algorithm: str) -> None:
+    """Also while it draws at random, before it learns."""
+    pytest.importorskip("optuna" if algorithm == "optuna" else "hyperopt")
+    first, again = points_of(read(tmp_path, algorithm)), points_of(read(tmp_path, algorithm))
+    drawn = [first.ask(f"t{k}") for k in range(3)]
+    for k, point in enumerate(drawn):
+        again.restore(f"t{k}", point)
+    drawn += [again.ask(f"t{k}") for k in range(3, 6)]
+    assert all(point not in drawn[:k] for k, point in enumerate(drawn))
+
+
+@pytest.mark.parametrize("algorithm", ["random", "tpe", "optuna"])
+@pytest.mark.parametrize(
+    ("bounds", "values"),
+    [
+        ([0.5, 0.99, 0.1], [0.5, 0.6, 0.7, 0.8, 0.9]),
+        ([0.1, 0.3, 0.1], [0.1, 0.2, 0.3]),
+        ([15, 54, 10], [20, 30, 40, 50]),
+        ([-3, 1, 2], [-2, 0]),
+    ],
+)
+def test_a_quniform_draws_the_multiples_of_its_step(bounds: list[float], values: list[float], algorithm: str) -> None:
+    pytest.importorskip("optuna" if algorithm == "optuna" else "hyperopt")
+    spec = Spec.of({"sweep": {"algorithm": algorithm}, "space": {"momentum": {"quniform": bounds}}})
+    points, drawn = points_of(spec), []
+    for k in range(60):
+        drawn.append(points.ask(f"t{k}")["momentum"])
+        points.tell(f"t{k}", float(k))
+    assert set(drawn) == set(values) and {type(value) for value in drawn} == {type(values[0])}
+    (dimension,) = spec.leaves()
+    assert dimension.corners() == [values[0], values[-1]] and dimension.size() == len(values)
+    again = points_of(spec)
+    again.restore("t0", {"momentum": values[-1]})
+    again.tell("t0", 0.5)
+
+
 def test_a_space_with_branches_survives_the_trip_as_tables(tmp_path: Path) -> None:
     spec = read(tmp_path)
     assert Spec.of(spec.tables()) == spec

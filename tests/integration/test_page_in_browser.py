@@ -206,6 +206,18 @@ def test_the_time_is_compared_with_static_sizes(browser: Browser, tmp_path: Path
     assert "no comparison with static sizes: the sweep has not ended" in text_of(browser, "#static")
 
 
+def test_paused_trials_do_not_run(browser: Browser, tmp_path: Path) -> None:
+    report = report_of(12)
+    first, second = report["trials"][:2]
+    first |= {"phase": "paused", "finished_s": None, "rested_s": report["end_s"] - first["started_s"] - 2.0}
+    second |= {"phase": "training", "finished_s": None}
+    shown(browser, tmp_path / "page.html", report, trial=first["job_id"])
+    assert "ran for2 s" in texts(browser, "#trial .figures div")
+    browser.click("#back")
+    browser.wait_until("document.querySelector('#trial').hidden && isDrawn")
+    assert {"paused1", "running1"} <= set(texts(browser, "#figures div"))
+
+
 def test_the_mouse_shows_and_selects_a_trial_everywhere(browser: Browser, tmp_path: Path) -> None:
     report = report_of(12)
     shown(browser, tmp_path / "page.html", report)
@@ -369,6 +381,17 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
     shown(browser, tmp_path / "page.html", report)
     assert texts(browser, "#space h3") == ["learning_rate logarithmic", "l2"]
     assert number_of(browser, "#trials tbody tr") == 3
+
+
+def test_curves_of_callables_that_report_no_loss_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    report = report_of(3)
+    for trial in report["trials"]:
+        trial["values"], trial["curve"] = trial["curve"], []
+    shown(browser, tmp_path / "page.html", {**report, "metric": "accuracy"})
+    assert is_shown(browser, "#curves-section") and drawn(browser, "#curves", "plot") > 500
+    browser.value("{ const s = document.querySelector('#against'); s.value = '1'; s.onchange(); }")
+    assert drawn(browser, "#curves", "plot") > 500
+    assert texts(browser, "#of option") == ["accuracy"] and text_of(browser, "#h-curves") == "accuracy"
 
 
 @pytest.mark.parametrize("metric", ("accuracy", "loss"))

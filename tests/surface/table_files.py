@@ -187,6 +187,7 @@ SWEEP_REPORT: dict[str, Any] = {
             "values": list,
             "rungs": list,
             "pauses": int,
+            "rested_s": float,
             "overshoot": int,
             "container_s": float,
             # Seconds, containers.
