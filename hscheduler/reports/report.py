@@ -394,8 +394,8 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
     """Return the figures for comparing policies.
 
     ``resizing_share`` is the time that changes of size paused jobs, ``changing_share`` the time that these changes took
-    while training may have gone on; both are over the runtime of all jobs,
-    without the time for which the stopping rule had paused them.
+    while training may have gone on; both are over the runtime of all jobs, without the time for which the stopping rule
+    had paused them.
 
     Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (total time spent on removing and adding
     workers and servers, over the total runtime of all jobs: ``changing_share``).
@@ -403,8 +403,11 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
     queueing = [t.queueing_s for t in trials if t.queueing_s is not None]
     first = [t.first_iteration_s - t.arrived_s for t in trials if t.first_iteration_s is not None]
     feedback = [t.early_feedback_s for t in trials if t.early_feedback_s is not None]
-    ended = [t for t in trials if t.finished_s is not None and t.started_s is not None]
-    ran = [t.finished_s - t.started_s - t.resting_s(t.finished_s) for t in ended]
+    ran = [
+        t.finished_s - t.started_s - t.resting_s(t.finished_s)
+        for t in trials
+        if t.finished_s is not None and t.started_s is not None
+    ]
     paused, changed = sum(t.resize_pause_s for t in trials), sum(t.use.changed_s for t in trials)
     first_median, first_max = measures.spread(first)
     feedback_median, feedback_max = measures.spread(feedback)
