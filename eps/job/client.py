@@ -41,7 +41,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir, list_jobs
+from eps.storage.jobdir import JobDir, cache_dir, can_be_resumed, find_job, job_dir, list_jobs
 from eps.storage.locations import location
 from eps.system.interrupt import telling
 from eps.system.nearest import did_you_mean
@@ -847,7 +847,7 @@ def _run(request: RunRequest) -> dict[str, Any]:
     check_results(request)
     submit = submit_instead.get()
     if request.spec.folds and request.spec.fold < 0:
-        from eps.job.folds import continue_fold, run_folds
+        from eps.job.folds import run_folds
 
         if submit is not None:
             return run_folds(request, submit)
@@ -865,6 +865,19 @@ def _run(request: RunRequest) -> dict[str, Any]:
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
     return report
+
+
+def continue_fold(name: str, on_begin: Callable[[str, Sequence[str]], None] | None = None) -> Job:
+    """Return the job of a fold that an earlier run has left; resume it unless it has finished.
+
+    Parameters and errors are those of :meth:`Job.resume`.
+    """
+    job = Job.find(name)
+    if can_be_resumed(job.directory):
+        return Job.resume(name, on_begin=on_begin)
+    if on_begin is not None:
+        on_begin(f"{name}: finished before, with the same settings (--anew trains it again)", ())
+    return job
 
 
 def _report_of(started: Job) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, StorageError, TrainingError
-from eps.job.client import Job
 from eps.job.launch import check_data, free_name
 from eps.spec.file import RunRequest
 from eps.spec.runtime import Runtime, identity
 from eps.storage.atomic import json_bytes
-from eps.storage.jobdir import JobDir, can_be_resumed, job_dir, why_not_replaced
+from eps.storage.jobdir import JobDir, job_dir, why_not_replaced
 from eps.storage.locations import location, write_public
 
 LEDGER_COUNTS = ("expected", "applied", "duplicates_refused", "lost", "applied_twice")
@@ -85,19 +84,6 @@ def _is_of(job: JobDir, fold: RunRequest) -> bool:
     except StorageError:
         return False
     return identity(runtime) == identity(check_data(fold))
-
-
-def continue_fold(name: str, on_begin: Callable[[str, Sequence[str]], None] | None = None) -> Job:
-    """Return the job of a fold that an earlier run has left; resume it unless it has finished.
-
-    Parameters and errors are those of :meth:`eps.job.client.Job.resume`.
-    """
-    job = Job.find(name)
-    if can_be_resumed(job.directory):
-        return Job.resume(name, on_begin=on_begin)
-    if on_begin is not None:
-        on_begin(f"{name}: finished before, with the same settings (--anew trains it again)", ())
-    return job
 
 
 def run_folds(

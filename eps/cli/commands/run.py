@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
-from eps.job.client import Job, find_directory
+from eps.job.client import Job, continue_fold, find_directory
 from eps.job.display import ChangeNews, Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.job.page import JobPageServer
 from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_log_lines
@@ -165,7 +165,6 @@ def _run_folds(request: RunRequest, detail: Detail) -> int:
 
 def _continued(fold: RunRequest, detail: Detail) -> Job:
     """Return the job of a fold that an earlier run has left, resumed unless it has finished."""
-    from eps.job.folds import continue_fold
 
     def begin(text: str, warnings: Sequence[str]) -> None:
         for warning in warnings:
