@@ -201,6 +201,10 @@ def prepare_job(
     # Elsewhere the job has another interpreter.
     if request.spec.on == "local" and kernels.are_missing():
         _warn_of_numba(request.spec.model)
+    # A scheduler chooses when its jobs take checkpoints.
+    if not request.spec.checkpoint_every and not request.manager and request.given & OF_CHECKPOINTS:
+        name = min(request.given & OF_CHECKPOINTS).replace("_", "-")
+        logger.warning("warning: the job takes no checkpoints, so --%s has no effect: add --checkpoint-every", name)
     own = None if request.spec.checkpoints.checkpoint_dir else own_checkpoints
     given = request
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
@@ -346,13 +350,6 @@ def check_request(request: RunRequest) -> None:
         told = f"{name} is {spec.values()[foreign[0]]!r}, but the job is on {spec.on}"
         also = f" (and {', '.join(others)})" if others else ""
         raise ConfigError(f"{told}: this setting{also} is for jobs on YARN only; add --on yarn, or leave it out")
-    # A scheduler chooses when its jobs take checkpoints.
-    if not spec.checkpoint_every and not request.manager and (useless := sorted(request.given & OF_CHECKPOINTS)):
-        name = useless[0]
-        raise ConfigError(
-            f"{name} is {spec.values()[name]!r}, but the job takes no checkpoints: add --checkpoint-every, or leave it "
-            "out"
-        )
     check_model(spec)
     if spec.uses_tls:
         check_tls()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from itertools import count
 
 import numpy as np
 
@@ -42,8 +44,14 @@ def batch_share(batch_size: int, bounds: Sequence[int], split: int, clock: int) 
         From 0 on.
     """
     total = bounds[-1]
-    start = clock * round(_GOLDEN * total) % total
+    start = clock * _step(total) % total
     return (batch_size * bounds[split + 1] + start) // total - (batch_size * bounds[split] + start) // total
+
+
+@cache
+def _step(total: int) -> int:
+    """Return the golden part of a number of rows, about, whose multiples reach all of them."""
+    return next(step for step in count(round(_GOLDEN * total)) if math.gcd(step, total) == 1)
 
 
 def draw(seed: int, split: int, clock: int, num_rows: int, share: int) -> Int64Array:

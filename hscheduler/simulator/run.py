@@ -18,7 +18,7 @@ from typing import Any
 from eps.errors import DIVERGED, DataError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase, best
+from hscheduler.core.jobs import Direction, Phase, best, reason_of
 from hscheduler.policies import POLICIES
 from hscheduler.reports.measures import regret
 from hscheduler.reports.report import report
@@ -205,18 +205,18 @@ def cut_short(real: Mapping[str, Any]) -> set[str]:
 
     The rule ends a trial here again, if at all; nothing else does.
     """
-    plans = (action for decision in real["decisions"] for action in decision["plan"])
-    killed = {action["job_id"] for action in plans if action["do"] == "kill"}
     return {
         str(trial["job_id"])
         for trial in real["trials"]
         if trial["phase"] == Phase.FAILED
-        or (trial["phase"] == Phase.KILLED and (DIVERGED in trial["why"] or killed.isdisjoint(_jobs_of(trial))))
+        or (trial["phase"] == Phase.KILLED and (DIVERGED in trial["why"] or not _is_of_rule(trial)))
     }
 
 
-def _jobs_of(trial: Mapping[str, Any]) -> set[str]:
-    return {trial["job_id"], *(attempt["job_id"] for attempt in trial["attempts"])}
+def _is_of_rule(trial: Mapping[str, Any]) -> bool:
+    """Return whether a stopping rule killed a trial; ``why`` then begins with the name of its job."""
+    jobs = [trial["job_id"], *(attempt["job_id"] for attempt in trial.get("attempts", ()))]
+    return any(reason_of(job_id, trial["why"]) != trial["why"] for job_id in jobs)
 
 
 def _jobs_like(

@@ -221,12 +221,6 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
             2,
             "lifetime is 60.0, but the job is on local: this setting (and queue) is for jobs on YARN only; add --on",
         ),
-        (
-            ["run", "--keep", "5", "--data", "x"],
-            2,
-            "--keep is 5, but the job takes no checkpoints: add --checkpoint",
-        ),
-        (["run", "--checkpoint-dir", "/c", "--data", "x"], 2, "--checkpoint-dir is '/c', but the job takes no checkp"),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
         (["predict", "--model", "nowhere.npz", "--data", "x"], 2, "no such file"),

@@ -33,6 +33,15 @@ from eps.storage.jobdir import JobLock, list_jobs
 from tests.fakes.records import note_end
 
 
+def test_a_setting_of_checkpoints_that_are_not_taken_is_told(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"data": "sklearn:iris", "keep": 5, "model": "softmax"}
+    for more, number in (({}, 1), ({"checkpoint_every": "2"}, 0)):
+        caplog.clear()
+        prepare_job(RunRequest.from_values({**given, **more})).discard()
+        told = [text for text in caplog.messages if "so --keep has no effect: add --checkpoint-every" in text]
+        assert len(told) == number
+
+
 def test_memory_counts_parameters_slots_and_sums(tmp_path: Path) -> None:
     shape = DataShape(99, 2, (4, 4), True, 0, ("", ""))
     runtime = Runtime("job", JobSpec(splits=2, workers=1, optimizer="adam"), shape, tmp_path, tmp_path)

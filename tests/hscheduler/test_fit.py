@@ -114,7 +114,8 @@ def test_trials_that_the_rule_stopped_train_on_without_it_but_not_those_that_som
     assert real["phases"]["killed"]
     found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
     assert {trial["iterations"] for trial in found["trials"]} == {300}
-    found = simulate_like(Spec.of(TABLES), {**real, "decisions": []}, "static", TRUE)
+    stopped = {**real, "trials": [{**trial, "why": "stopped on the page"} for trial in real["trials"]]}
+    found = simulate_like(Spec.of(TABLES), stopped, "static", TRUE)
     assert [trial["iterations"] for trial in found["trials"]] == [trial["iterations"] for trial in real["trials"]]
 
 
