@@ -79,7 +79,8 @@ def to_matrix(values: Any, name: str, columns: Sequence[str] = ()) -> Matrix:
         The values are not two-dimensional, are empty, or do not fit float32.
     """
     if len(values.shape) != 2 or 0 in values.shape:
-        raise DataError(f"{name}: an array of shape {tuple(values.shape)}: features must be rows x columns, not empty")
+        hint = "; x[:, None] is one column, x[None] one row" if len(values.shape) == 1 else ", not empty"
+        raise DataError(f"{name}: an array of shape {tuple(values.shape)}: features must be rows x columns{hint}")
     if sparse.issparse(values):
         matrix = sparse.csr_matrix(values)
         if matrix is values:

@@ -93,7 +93,9 @@ def parse_table(
     elif has_labels and not (labels_optional and width == features):
         label = _label_number(label_column, header, width, delimiter, name, labels_optional)
     kept = [column_number(column, header, width, "column", name) for column in columns]
-    kept = kept or [column for column in range(width) if column != label]
+    # A frame of pandas writes its index as a first column without a name.
+    first = 1 if header is not None and not header[0] else 0
+    kept = kept or [column for column in range(first, width) if column != label]
     if label in kept:
         raise ConfigError(f"{name}: column {label} is both the label and a feature: leave it out of the columns")
     if not kept:
@@ -150,7 +152,7 @@ def _present(names: Sequence[str], header: list[str], name: str) -> Sequence[str
 
 
 def _label_beside(names: Sequence[str], header: list[str], wanted: str, *, is_alone: bool) -> int | None:
-    others = [column for column, title in enumerate(header) if title not in names]
+    others = [column for column, title in enumerate(header) if title and title not in names]
     usual = LABEL_NAMES if is_alone or wanted == "auto" else ()
     named = [column for column in others if header[column] == wanted or header[column].lower() in usual]
     found = named or (others if is_alone else [])

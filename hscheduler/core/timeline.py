@@ -87,9 +87,13 @@ class TrialRecord:
         return None if self.feedback_s is None else self.feedback_s - self.arrived_s
 
     def latest(self, metric: str, final: float | None) -> float | None:
-        """Return its sweep's metric: the final value, else the latest, else that of its early feedback."""
+        """Return its sweep's metric: the final value, else the latest, else that of its early feedback.
+
+        Of a trial that the stopping rule stopped it is the value at its rung, though it may have trained on meanwhile.
+        """
         curve = self.curve if metric == "loss" else self.values
-        known = (final, None if curve.last is None else curve.last[2], self.feedback)
+        rung = self.rungs[-1][2] if self.rungs and self.rungs[-1][1] == self.iteration else None
+        known = (final, rung, None if curve.last is None else curve.last[2], self.feedback)
         return next((value for value in known if value is not None), None)
 
     def resting_s(self, now_s: float) -> float:

@@ -152,3 +152,10 @@ def test_a_header_that_lacks_a_feature_of_the_model_is_refused() -> None:
     assert parse_table(b"2,1,5\n", "f", features=3, labels_optional=True, names=("a", "b", "c")).X.tolist() == [
         [2, 1, 5]
     ]
+
+
+def test_the_index_of_a_frame_is_no_feature() -> None:
+    raw = parse_table(b",a,b,label\n0,1,2,0\n1,3,4,1\n", "t.csv")
+    assert raw.feature_names == ("a", "b") and raw.X.tolist() == [[1, 2], [3, 4]]
+    again = parse_table(b",b,a\n0,2,1\n", "t.csv", features=2, labels_optional=True, names=("a", "b"))
+    assert again.X.tolist() == [[1, 2]] and again.y is None

@@ -112,6 +112,15 @@ def test_the_time_of_a_pause_at_a_rung_is_known() -> None:
     assert record.trials["a"].restarts == 0
 
 
+def test_the_value_of_a_stopped_trial_is_that_at_its_rung() -> None:
+    trial = TrialRecord("a", "s", 0.0, Phase.KILLED, rungs=[(5.0, 10, 0.5)], iteration=10)
+    for iteration, value in ((10, 0.5), (13, 0.75)):
+        trial.values.add((5.0, iteration, value))
+    assert trial.latest("accuracy", None) == 0.5 and trial.latest("accuracy", 0.25) == 0.25
+    trial.iteration = 13
+    assert trial.latest("accuracy", None) == 0.75, "it went on"
+
+
 def report_until(end_s: float) -> dict[str, Any]:
     record = record_of((0.0, e.JobSubmitted(request("a"))), (end_s, e.JobStarted("a")))
     return report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
