@@ -47,6 +47,7 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_process_of_another_user_is_refused_and_stops_nothing(attack: list[str], pytestconfig: pytest.Config) -> None:
     seconds = of_tier(pytestconfig, "8", "15")
     run = subprocess.run([*attack, "--seconds", seconds, "--json"], capture_output=True, timeout=TIMEOUT_S)
+    assert run.stdout, run.stderr.decode()
     found = json.loads(run.stdout)
     assert (found["believed"], found["stopped"]) == ([], [])
     assert (found["lost"], found["applied_twice"], found["other_models"]) == (0, 0, 0)
