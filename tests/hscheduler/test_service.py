@@ -397,16 +397,21 @@ def test_jobs_without_a_sweep_are_reported_after_their_service_ended(world: Worl
         past_report(directory, "mine")
 
 
+def retry_a_trial(service: Service, client: SchedulerClient) -> None:
+    """Run the sweep ``a``, whose first trial crashes, until it is tried again."""
+    client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
+    submitted(service.scheduler, "a")
+    (first,) = service.scheduler.look_ups.submissions("a")
+    # A job that never started is not retried.
+    wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
+    service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
+    wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
+
+
 def test_the_attempts_of_a_trial_are_one_trial_also_from_the_record(world: World, directory: ServiceDir) -> None:
     spec = JobSpec()
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
-        client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
-        submitted(service.scheduler, "a")
-        (first,) = service.scheduler.look_ups.submissions("a")
-        # A job that never started is not retried.
-        wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
-        service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
-        wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
+        retry_a_trial(service, client)
         # Two jobs that users named like attempts are two trials.
         for job_id, each in (("b", spec), ("b-again-1", JobSpec(iterations=7))):
             client.submit_job(job_id, each)
@@ -426,12 +431,7 @@ def test_the_attempts_of_a_trial_are_one_trial_also_from_the_record(world: World
 
 def test_kill_ends_the_latest_job_of_a_trial(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
-        client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
-        submitted(service.scheduler, "a")
-        (first,) = service.scheduler.look_ups.submissions("a")
-        wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
-        service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
-        wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
+        retry_a_trial(service, client)
         assert client.cancel("a-trial-1", "enough") == ["a-trial-1-again-1"]
         service.leave()
 
