@@ -8,7 +8,7 @@ design section 5 (work is identified by clock and split, so that an heir can do 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eps.core import messages as m
@@ -448,7 +448,7 @@ class WorkerState:
     def on_membership(self, membership: Membership, plan_id: int | None = None) -> m.MembershipAcked:
         """Install a committed membership; idempotent.  Return the acknowledgement."""
         if membership.takes_over and membership.version > self.memberships.version:
-            self._take_over(membership)
+            membership = self._take_over(membership)
         acked = self.duties.on_membership(membership)
         if plan_id is not None and membership.version == self.memberships.version:
             # A plan's membership that arrives after that of a recovery is void.  A worker that the recovery removed
@@ -456,8 +456,8 @@ class WorkerState:
             self.releases.note_commit(plan_id, membership.from_clock)
         return acked
 
-    def _take_over(self, membership: Membership) -> None:
-        """Adjust the outbox to a recovery; called before the duties change."""
+    def _take_over(self, membership: Membership) -> Membership:
+        """Adjust the outbox to a recovery, and return its membership; called before the duties change."""
         self.epoch += 1
         if self.memberships.begins(membership):
             self.outbox.forget_all()
@@ -465,6 +465,12 @@ class WorkerState:
         else:
             before = {kept.clock: self.memberships.route(kept.clock).partitions.owners for kept in self.outbox}
             self.outbox.take_over(before, membership.partitions.owners)
+            if self.settings.bsp:
+                # This worker may have read later parameters since the master asked the servers.  Every split has
+                # contributed to them, and they survive.
+                clocks = tuple(max(clock, self.read_clock) for clock in membership.split_clocks)
+                return replace(membership, split_clocks=clocks)
+        return membership
 
     def inventory(self, recovery: int) -> m.Inventory:
         """Stop the current task, because members were lost; return this worker's progress."""

@@ -135,6 +135,18 @@ def test_heir_does_again_what_a_second_loss_took_from_where_the_first_had_left_i
     assert (before, state.due_at(0)) == ((), (2,))
 
 
+def test_nothing_is_computed_again_for_clocks_before_one_that_was_read_since_the_servers_were_asked() -> None:
+    """Servers were at clock 1; then the pushes of lost worker-2 arrived, and worker-1 read clock 2."""
+    state = whole_worker(horizon=9)
+    for clock in range(2):
+        finish(state.duties, clock)
+    state.read(2)
+
+    state.on_membership(takeover(2, ALL_HERE, 1))
+
+    assert state.duties.next_work() == Work(2, (0, 1, 2, 3), 2)
+
+
 def test_membership_that_was_to_hold_later_holds_at_once_after_a_loss() -> None:
     """A plan gave split 1 to this worker from clock 5; the loss makes that so at clock 3."""
     state = worker("worker-2")
