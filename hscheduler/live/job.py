@@ -191,7 +191,7 @@ class LiveJob:
     ) -> None:
         self.name = launch.name
         self._launch, self._say, self._restart_s = launch, say, restart_s
-        reading = HistoryReader(job_id, metric, feedback_iteration, rungs)
+        reading = HistoryReader(job_id, metric, feedback_iteration, rungs, launch.spec.iterations)
         self._state = JobState(job_id, launch.name, reading, launch.hosts)
         self._end_timeout_s = END_TIMEOUT_S if launch.spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
         self._news: SimpleQueue[_News | None] = SimpleQueue()

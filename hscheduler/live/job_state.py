@@ -180,11 +180,20 @@ class HistoryReader:
     feedback_iteration : int
     rungs : Rungs
         Iterations at which the stopping rule judges the job.
+    iterations : int, optional
+        Its total: the evaluation of the final parameters, which a job reports as one clock more, is no iteration.
     """
 
-    def __init__(self, job_id: str, metric: str, feedback_iteration: int, rungs: Rungs = NO_RUNGS) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        metric: str,
+        feedback_iteration: int,
+        rungs: Rungs = NO_RUNGS,
+        iterations: int | None = None,
+    ) -> None:
         self._job_id, self._metric, self._feedback_iteration = job_id, metric, feedback_iteration
-        self._rungs = rungs
+        self._rungs, self._iterations = rungs, iterations
         #: The number of the next rung.
         self._next_rung = 0
         #: Values at rungs, by iteration; a paused job reports those again that it passed before it stopped.
@@ -234,7 +243,8 @@ class HistoryReader:
                 durations.append((now_s - self._seen_s) / max(1, clock - self.seen_clock))
             self._seen_s, self.seen_clock = now_s, clock
         losses, values = some_losses(history), some_values(history, self._metric)
-        return e.Iterated(self._job_id, self.seen_clock + 1, tuple(durations), losses, values)
+        complete = self.seen_clock + 1 if self._iterations is None else min(self.seen_clock + 1, self._iterations)
+        return e.Iterated(self._job_id, complete, tuple(durations), losses, values)
 
     def feedback(self, history: Sequence[dict[str, Any]]) -> list[e.Event]:
         """Return the early feedback once it is available.  Raises TrainingError if the history has no such metric."""

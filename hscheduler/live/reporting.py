@@ -80,7 +80,6 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         began_s=(began_s := scheduler.registry.opened_s.get(sweep, 0.0)),
         began_at=scheduler.began_at + began_s,
         spec=spec,
-        iterations={each.job_id: each.spec.iterations for each in seen.jobs},
         stop=_asked_rule(scheduler, sweep) or scheduler.settings.stop,
     )
 

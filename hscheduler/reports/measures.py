@@ -149,16 +149,9 @@ def _best(report: Report) -> float | None:
     return None if report["best"] is None else report["best"]["loss"]
 
 
-def iterations_trained(jobs: Iterable[TrialRecord], totals: Mapping[str, int]) -> int:
-    """Return the iterations that jobs completed, each counted once, also if a restart computed it again.
-
-    Parameters
-    ----------
-    jobs : iterable of TrialRecord
-    totals : mapping
-        Job -> its number of iterations: the evaluation of the final parameters, which jobs report as one more, is none.
-    """
-    return sum(min(job.iteration, totals.get(job.job_id) or job.iteration) for job in jobs)
+def iterations_trained(jobs: Iterable[TrialRecord]) -> int:
+    """Return the iterations that jobs completed, each counted once, also if a restart computed it again."""
+    return sum(job.iteration for job in jobs)
 
 
 def spread(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -45,7 +45,6 @@ def report(
     began_s: float = 0.0,
     began_at: float | None = None,
     spec: Spec | None = None,
-    iterations: Mapping[str, int] | None = None,
     stop: str = "",
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
@@ -85,8 +84,6 @@ def report(
         The same, in seconds since 1970; None: it is simulated.
     spec : Spec, optional
         The sweep's settings, to include in the report.
-    iterations : mapping, optional
-        Job -> its number of iterations; without it, the evaluation of final parameters counts as one.
     stop : str
         The stopping rule, if a scheduler has one for sweeps that name none; empty: the sweep's, else the policy's.
     """
@@ -126,7 +123,7 @@ def report(
         "utilisation": round(record.utilisation(), _DIGITS),
         "stop": stop or stopping_rule(policy, spec),
         "overshoot": sum(job.overshoot for job in records.values()),
-        "iterations_trained": measures.iterations_trained(records.values(), iterations or {}),
+        "iterations_trained": measures.iterations_trained(records.values()),
         **_uses(record, records.values(), ran_s, spec),
         "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
         "target": None,

@@ -73,8 +73,7 @@ class Row:
             trial.phase,
             workers,
             servers,
-            # After its final evaluation a job reports one iteration more.
-            min(iteration, iterations or iteration),
+            iteration,
             iterations,
             median(job.recent_s) if job is not None and job.recent_s else None,
             trial.latest(metric, final) if metric else None,

@@ -313,8 +313,7 @@ class SchedulerService(HSchedulerServicer):
             # The final value only, whatever the metric.
             "loss": None if submission.loss is None else spelt(submission.loss),
             "feedback": None if submission.feedback is None else spelt(submission.feedback),
-            # A job reports one more iteration when it has measured its final metrics.
-            "iteration": min(job.iteration if job is not None else submission.iteration, submission.spec.iterations),
+            "iteration": job.iteration if job is not None else submission.iteration,
             "iterations": submission.spec.iterations,
             "workers": job.workers if job is not None else 0,
             "servers": job.servers if job is not None else 0,

@@ -21,7 +21,7 @@ from hscheduler.live.checks import check_sweep
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.job_state import HistoryReader
 from hscheduler.policies import POLICIES
-from hscheduler.reports.measures import Target, anytime, iterations_trained, regret, with_regret, with_target
+from hscheduler.reports.measures import Target, anytime, regret, with_regret, with_target
 from hscheduler.reports.report import measures_table
 from hscheduler.runners import Here, Viewers
 from hscheduler.simulator.run import simulate
@@ -243,9 +243,9 @@ def test_the_simulator_knows_the_regret_of_every_policy() -> None:
 
 
 def test_the_evaluation_of_final_parameters_is_no_iteration() -> None:
-    jobs = [TrialRecord("a", "s", 0.0, iteration=101), TrialRecord("b", "s", 0.0, iteration=40)]
-    assert iterations_trained(jobs, {"a": 100, "b": 100}) == 140
-    assert iterations_trained(jobs, {}) == 141
+    reader = HistoryReader("a", "loss", 100, iterations=100)
+    history = [{"clock": clock, "seconds": float(clock), "loss": 0.5} for clock in (99, 100)]
+    assert [reader.iterated([entry], -1).iteration for entry in history] == [100, 100]
 
 
 def test_jobs_report_the_metric_of_their_test_data_beside_the_loss() -> None:
