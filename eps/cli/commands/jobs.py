@@ -38,7 +38,7 @@ def list_all(args: argparse.Namespace) -> int:
     shown = chosen[: args.last or None]
     found = [_brief_status(look) for look in shown]
     if not found and not args.json:
-        print(_none_text(args.prefix, args.state))
+        print(none_text(args.prefix, args.state))
         return EXIT_OK
     print(json.dumps(found, indent=1) if args.json else list_text(found))
     if len(shown) < len(chosen) and not args.json:
@@ -46,8 +46,8 @@ def list_all(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _none_text(prefix: str, states: Sequence[str]) -> str:
-    """Return what ``eps list`` prints without jobs."""
+def none_text(prefix: str, states: Sequence[str]) -> str:
+    """Return what a command prints if it finds no job."""
     names = [job.name for job in list_jobs()]
     if prefix and not any(name.startswith(prefix) for name in names):
         return f"no job's name begins with {prefix!r}{did_you_mean(prefix, names)}"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, is_one_of
+from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, is_one_of, none_text
 from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
 from eps.data.cache import remove_dataset, unused_datasets
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
@@ -120,6 +120,9 @@ def prune(args: argparse.Namespace) -> int:
         print(f"{told} kept: {why}", file=sys.stderr)
     if len(rows) > 1:
         print(table(rows, indent=""))
+    if args.prefix and not kept and not any(counts.values()):
+        print(none_text(args.prefix, args.state))
+        return EXIT_OK
     done = "would be removed" if args.dry_run else "removed"
     print(f"{_counted(counts)} {done}, {bytes_text(total)}; {sum(map(len, kept.values()))} kept")
     # The exit code is "not found" only if unreachable clusters are the only reason: a later retry removes the rest.
