@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from benchmarks.peers_watch import QUIET_CORES, machine_busy_s
+from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 
 ResultT = TypeVar("ResultT")
 
@@ -307,6 +308,14 @@ def end_in_order() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+
+
+def write_results(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a result file atomically: what people read first, then each of its ``runs`` on a line of its own."""
+    head = json.dumps({**document, "runs": []}, indent=1)
+    assert head.endswith('"runs": []\n}'), "runs are the last key"
+    runs = ",\n".join(f"  {json.dumps(run)}" for run in document["runs"])
+    write_bytes_atomic(path, f"{head[:-3]}\n{runs}\n ]\n}}\n".encode(), mode=PUBLIC_MODE)
 
 
 def write_json(path: Path | None, text: str) -> None:

@@ -28,11 +28,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_common import end_in_order, machine, new_file, positive, say
+from benchmarks.bench_common import end_in_order, machine, new_file, positive, say, write_results
 from benchmarks.paper import measures
 from benchmarks.paper.declared import declared_restart_s, with_restart, with_seed
 from eps.errors import ConfigError
-from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.core import events as e
 from hscheduler.live.sweep import Sweep
 from hscheduler.policies import POLICIES
@@ -91,7 +90,7 @@ class Results:
         """Keep a run."""
         self.runs.append({"repeat": repeat, "name": name, "took_s": round(took_s, 3), "report": report})
         if self._path is not None:
-            write_json_atomic(self._path, self.as_dict(), mode=PUBLIC_MODE)
+            write_results(self._path, self.as_dict())
 
     def repeats(self) -> list[dict[str, dict[str, Any]]]:
         """Return the reports by name, one mapping for each repeat."""

@@ -31,12 +31,13 @@ from pathlib import Path
 from benchmarks.bench_common import (
     NO_PICTURE,
     can_draw,
-    conclude,
     end_in_order,
+    exit_code,
     new_file,
     positive,
     run_to_the_end,
     say,
+    write_results,
 )
 from benchmarks.peers_setup import AbsentError, Environment
 from benchmarks.peers_watch import RunError, adopt_orphans, wait_until_quiet
@@ -187,7 +188,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     document = results.as_dict()
     if args.pictures:
         draw(document, args.pictures)
-    return conclude(document.pop("benchmark"), document, found_results.bars(results), args.output, args.quick)
+    bars = found_results.bars(results)
+    for bar in bars:
+        say(bar.line())
+    if args.output is not None:
+        write_results(args.output, document)
+    print(json.dumps({**document, "runs": len(results.runs)}, indent=1))
+    return exit_code(bars, args.quick)
 
 
 if __name__ == "__main__":

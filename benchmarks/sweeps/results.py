@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_common import Bar, machine, rounded, spread
+from benchmarks.bench_common import Bar, machine, rounded, spread, write_results
 from benchmarks.sweeps import speedup
 from benchmarks.sweeps.cases import CURVE, PARTS, trials_of
 from benchmarks.sweeps.fluid import best_fixed, fixed, instant
@@ -16,7 +16,6 @@ from benchmarks.sweeps.fluid import between_rungs as best_between_rungs
 from benchmarks.sweeps.running import sweep_of
 from benchmarks.sweeps.workload import CONTAINERS, FEW, MANY, Pace, sha_iterations
 from eps.errors import ConfigError
-from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 
 TITLE = "compute is emulated: workers, and Ray's trials, sleep; processes, exchange and changes of size are EPS's own"
 Run = Mapping[str, Any]
@@ -56,7 +55,7 @@ class Results:
         """Keep a run, and write the file."""
         self.runs.append({"part": part, "case": case, "repeat": repeat, **found})
         if self._path is not None:
-            write_json_atomic(self._path, self.as_dict(), mode=PUBLIC_MODE)
+            write_results(self._path, self.as_dict())
 
     def has(self, part: str, case: str, repeat: int) -> bool:
         """Return whether a run was made and counts."""
