@@ -42,6 +42,7 @@ from typing import Any, TypeVar
 
 from eps.errors import ConfigError
 from eps.ml.metrics import MAXIMIZED, MINIMIZED
+from eps.ml.models import MODELS
 from eps.spec.file import located, named
 from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
@@ -211,6 +212,7 @@ class SweepSpec:
     #: ``poisson:4s`` (exponential gaps with a mean of 4 s).
     arrival: str = ""
     #: ``loss`` is measured on the training data; ``test_loss``, ``accuracy``, ``auc``, ``rmse``, ... on the test data.
+    #: Default of a model of EPS: ``test_loss`` with ``test`` or ``folds``.
     metric: str = "loss"
     #: ``minimize`` or ``maximize``; default: ``maximize`` for ``accuracy``, ``f1``, ``auc``, ``r2``, ``precision`` and
     #: ``recall``, ``minimize`` for ``loss``, ``test_loss``, ``rmse`` and ``mae``; required for other metrics.
@@ -354,9 +356,13 @@ class Spec:
             if not is_finite(value):
                 raise ConfigError(f"job.{name} is {value!r}, but must be finite")
         job, searched = spec.job_spec(), spec.searched()
+        has_test_data = bool(job.test or job.folds or searched & {"test", "folds"})
+        if has_test_data and "metric" not in values.get("sweep", {}) and job.model in MODELS:
+            # The training loss would prefer whatever fits the training data best, such as no penalty.
+            spec = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, metric="test_loss"))
         if "reliable" in {*spec.job, *searched} and (sizes := {"workers", "servers"} & {*spec.job, *searched}):
             raise ConfigError(f"reliable and {min(sizes)} exclude each other: remove one of them from [job] or [space]")
-        if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
+        if spec.sweep.metric != "loss" and not has_test_data:
             raise ConfigError(
                 f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
             )

@@ -63,6 +63,13 @@ def test_settings_of_the_job_may_be_spelled_as_flags():
     assert spec.job_spec({"stretch_s": 2}).stretch_s == 2.0
 
 
+@pytest.mark.parametrize(("job", "metric"), [({}, "loss"), ({"test": "0.2"}, "test_loss"), ({"folds": 3}, "test_loss")])
+def test_trials_are_ranked_on_test_data_if_there_is_any(job: dict[str, Any], metric: str) -> None:
+    values = {"job": {"data": "sklearn:digits", "model": "softmax", **job}}
+    assert Spec.of(values).sweep.metric == metric
+    assert Spec.of({**values, "sweep": {"metric": "loss"}}).sweep.metric == "loss"
+
+
 @pytest.mark.parametrize("metric", ["loss", "test_loss", "rmse", "mae"])
 def test_a_lower_loss_is_better(metric):
     tables = {"sweep": {"metric": metric}, "job": {"test": "0.2"}}
