@@ -262,6 +262,7 @@ def settings(trials: Sequence[int], seeds: Sequence[int]) -> Iterator[tuple[str,
     for number in trials:
         for stop, efficiency, last in (
             ("sha", 0.5, 900), ("sha", 0.7, 900), ("sha", 0.9, 900), ("sha", 0.7, 2700), ("asha", 0.5, 900),
+            ("none", 0.5, 900),
         ):  # fmt: skip
             name = f"{number} trials, {stop}, efficiency {efficiency:g}, {last} iterations"
             yield name, [Setting(number, seed, stop, efficiency, last) for seed in seeds]
