@@ -2,6 +2,7 @@
 
     python -m benchmarks.sweeps.simulated                     # some minutes; writes results/sweeps/simulated.json
     python -m benchmarks.sweeps.simulated --seeds 10-12 --trials 27 --output /tmp/simulated.json
+    python -m benchmarks.sweeps.simulated --redraw --pictures DIR     # makespans by stopping rule, from results/
 
 Sweeps of 27 and 81 equal trials on 16 containers, with rungs at 100, 300 and 900, which is the last iteration or the
 third of it.  An iteration takes 0.1 s in one container; the efficiency in 16 containers is 0.5, 0.7 or 0.9.  Costs of
@@ -27,9 +28,10 @@ from random import Random
 from statistics import median, stdev
 from typing import Any
 
-from benchmarks.bench_common import spread
+from benchmarks.bench_common import NO_PICTURE, can_draw, spread
 from benchmarks.sweeps import curves, fluid
 from benchmarks.sweeps.between_rungs import plan_of
+from benchmarks.sweeps.drawing import draw_rules
 from benchmarks.sweeps.workload import CONTAINERS, LOAD, SPLITS
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision, Policy, Restart, Start, View
@@ -262,6 +264,7 @@ def settings(trials: Sequence[int], seeds: Sequence[int]) -> Iterator[tuple[str,
     for number in trials:
         for stop, efficiency, last in (
             ("sha", 0.5, 900), ("sha", 0.7, 900), ("sha", 0.9, 900), ("sha", 0.7, 2700), ("asha", 0.5, 900),
+            ("none", 0.5, 900),
         ):  # fmt: skip
             name = f"{number} trials, {stop}, efficiency {efficiency:g}, {last} iterations"
             yield name, [Setting(number, seed, stop, efficiency, last) for seed in seeds]
@@ -296,7 +299,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="10-19", help="first and last seed (default: 10-19)")
     parser.add_argument("--trials", type=int, action="append", help="trials of a sweep (default: 27, 81)")
     parser.add_argument("--output", type=Path, default=RESULTS / "sweeps" / "simulated.json")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw the results into this folder, PNG and SVG")
+    parser.add_argument("--redraw", action="store_true", help="simulate nothing: draw what --output has")
     options = parser.parse_args(argv)
+    if options.pictures and not can_draw():
+        parser.error(NO_PICTURE)
+    if options.redraw:
+        if not options.pictures:
+            parser.error("--redraw needs --pictures, the folder to draw into")
+        draw_rules(json.loads(options.output.read_text(encoding="utf-8")), options.pictures)
+        return 0
     first, _, last = options.seeds.partition("-")
     found = table(options.trials or (27, 81), range(int(first), int(last or first) + 1))
     options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -309,6 +321,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "traces": traces((1, 2, 3)) if TRACES.is_dir() else {},
     }
     options.output.write_text(json.dumps(result, indent=1) + "\n")
+    if options.pictures:
+        draw_rules(result, options.pictures)
     return 0
 
 

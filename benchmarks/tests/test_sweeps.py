@@ -193,24 +193,57 @@ def subplots(rows: int = 1, columns: int = 1, **_: Any) -> tuple[MagicMock, Magi
 
 def test_results_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pyplot = MagicMock()
-    pyplot.subplots.side_effect, pyplot.get_cmap.return_value.colors = subplots, ["red", "green"]
+    pyplot.subplots.side_effect = subplots
     monkeypatch.setattr(drawing, "plotting", lambda: pyplot)
+    monkeypatch.setattr(drawing, "shrink", lambda path: None)
     results = with_runs()
-    trial = {"containers": [[1.0, 4, 0], [30.0, 0, 0]]}
+    trial = {"containers": [[1.0, 4, 0], [30.0, 0, 0]], "container_s": 112.0}
+    shares = {"useful_share": 0.175, "waiting_share": 0.025, "idle_share": 0.8}
     for case in ("static-5", "gain"):
         anytime = [[1.0, 0.5, "trial-1"], [20.0, 0.1, "trial-2"]]
-        results.add("poisson27", case, 0, ran(40.0, trials=[trial], anytime=anytime, early_feedback_s=2.0))
+        results.add("poisson27", case, 0, ran(40.0, trials=[trial], anytime=anytime, early_feedback_s=2.0, **shares))
     reports = [[2.0, 0, 20, 0.5, 1], [9.0, 1, 20, 0.6, 1], [12.0, 0, 60, 0.4, 1]]
     results.add("asha27", "ray-1", 0, ran(50.0, reports=reports))
     runs = drawing.runs_of(results.as_dict(), "sha27")
     assert runs["gain"]["makespan_s"] == 60.0
     for run in results.runs:
         if run["part"] == "sha27":
-            run |= {"trials": [trial], "anytime": []}
+            run |= {"trials": [trial], "anytime": [], **shares}
     drawn = [path.name for path in drawing.draw(results.as_dict(), tmp_path)]
     assert {"makespans.png", "anytime-asha27.svg", "containers-poisson27.png"} <= set(drawn)
     assert "containers-asha27.png" not in drawn
     assert known_over_time(results.runs[-1]) == [(2.0, 0.5), (12.0, 0.4)]
-    held = drawing.held_over_time({"trials": [trial, {"containers": [[0.0, 2, 1]]}], "makespan_s": 40.0})
-    assert held == ([0.0, 1.0, 30.0, 40.0], [[0, 4, 0, 0], [3, 3, 3, 3]])
     assert drawing.name_of("static-1") == "1 container each" and drawing.name_of("ray-8") == "Ray Tune, 8 slots"
+
+
+def test_uses_over_time_are_the_measured_sums() -> None:
+    # Held from 0 s, a member from 1 s; of 30 s in four containers 28 s computed.
+    trial = {"containers": [[1.0, 4, 0], [30.0, 0, 0]], "container_s": 112.0}
+    grown = {"containers": [[5.0, 1, 1], [20.0, 2, 2], [40.0, 0, 0]], "container_s": 106.0}
+    sums = {"computing": 218.0, "waiting": 12.0, "idle": 410.0}
+    run = ran(40.0, trials=[trial, grown, {"containers": [], "container_s": 0.0}], idle_share=410 / 640)
+    times, uses = drawing.uses_over_time(run, 16)
+    assert [drawing.container_s(times, use) for use in uses] == pytest.approx(list(sums.values()), abs=1e-3)
+    assert all((sum(use[k] for use in uses) == 16) for k in range(len(times)))
+
+
+def test_no_container_computes_longer_than_its_trial_has_it() -> None:
+    trial = {"containers": [[1.0, 4, 0], [30.0, 0, 0]]}
+    assert drawing.changes_of(trial, 50.0, 40.0) == [(30.0, 4), (30.0, -4)]
+    assert drawing.changes_of(trial, -5.0, 40.0) == [(0.0, 4), (30.0, -4)]
+
+
+def test_makespans_by_rule_are_drawn_if_all_rules_were_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyplot = MagicMock()
+    pyplot.subplots.side_effect = subplots
+    monkeypatch.setattr(drawing, "plotting", lambda: pyplot)
+    monkeypatch.setattr(drawing, "shrink", lambda path: None)
+    spans = {"static-1": 100.0, "static-4": 80.0, "asked": 120.0, "kill": 70.0, "elastic": 65.0, "gain": 60.0}
+    policies = {case: {"makespan_s": span} for case, span in spans.items()}
+    rows = {drawing.RULE_ROW.format(27, rule): {"policies": policies} for rule in drawing.RULES}
+    assert [path.name for path in drawing.draw_rules({"rows": rows}, tmp_path)] == ["rules.png", "rules.svg"]
+    assert drawing.rule_cases(policies)["static-"] == "static-4"
+    rows.popitem()
+    assert drawing.draw_rules({"rows": rows}, tmp_path) == []
