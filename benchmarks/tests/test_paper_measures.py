@@ -29,7 +29,7 @@ def report(makespan_s: float = 10.0) -> dict[str, object]:
         "phases": {"killed": 1, "failed": 0},
         "resources": {"leaked": 0},
         "utilisation": 0.9,
-        "summary": {"resizing_share": 0.001},
+        "summary": {"resizing_share": 0.001, "changing_share": 0.05},
         "trials": [trial("a", 0.0, 0.0), trial("b", 2.0, 2.25), trial("c", 3.0, 9.0)],
         "decisions": [
             {"at_s": 0.0, "sentence": "a starts with 2 workers: they are free", "jobs": ["a"]},
