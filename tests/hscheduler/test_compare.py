@@ -43,7 +43,8 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ran.append(sweep._settings.policy)
         if ran[-1] == "kill":
             raise KeyboardInterrupt
-        return simulate(sweep.spec, ran[-1])
+        # As of real jobs: of those that are stopped the final loss is unknown.
+        return {**simulate(sweep.spec, ran[-1]), "regret": None}
 
     monkeypatch.setattr(Sweep, "run", run)
     return ran
@@ -72,6 +73,17 @@ def test_a_policy_under_which_no_trial_finished_is_named_and_is_a_failure(
     monkeypatch.setattr(Sweep, "run", nothing)
     assert cli.main(["compare", str(spec), "--policies", "static,elastic", "--quiet"]) == 1
     assert capsys.readouterr().err == "no trial finished under elastic\n"
+
+
+def test_an_unknown_regret_has_a_reason_below_the_table(
+    spec: Path, policies: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec.write_text(FILE.replace("trials = 2", "trials = 6\ngrace_iterations = 10"))
+    flags = ["--policies", "static,elastic", "--quiet"]
+    assert cli.main(["compare", str(spec), *flags, "--stop", "none"]) == 0
+    assert "regret is unknown" not in capsys.readouterr().out
+    assert cli.main(["compare", str(spec), *flags, "--stop", "sha"]) == 0
+    assert capsys.readouterr().out.count("regret is unknown") == 1
 
 
 def test_points_that_policies_do_not_share_are_reported(

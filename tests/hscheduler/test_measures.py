@@ -21,7 +21,7 @@ from hscheduler.live.checks import check_sweep
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.job_state import HistoryReader
 from hscheduler.policies import POLICIES
-from hscheduler.reports.measures import Target, anytime, regret, with_regret, with_target
+from hscheduler.reports.measures import Target, anytime, no_regret_text, regret, with_regret, with_target
 from hscheduler.reports.report import measures_table
 from hscheduler.runners import Here, Viewers
 from hscheduler.simulator.run import simulate
@@ -235,6 +235,31 @@ def test_regret_needs_a_report_that_trained_every_point() -> None:
     assert with_regret({"elastic": stopped})["elastic"]["regret"] is None
     learnt = {**full, "spec": {**full["spec"], "sweep": {**full["spec"]["sweep"], "algorithm": "tpe"}}}
     assert with_regret({"static": learnt, "elastic": stopped})["elastic"]["regret"] is None
+    assert with_regret({"static": {**full, "trials": full["trials"][1:]}})["static"]["regret"] is None
+
+
+@pytest.mark.parametrize(
+    ("why", "is_known"),
+    [
+        ("trial-2 is killed: training diverged: its loss grew from 1 to 1e+06", True),
+        ("the gradient of split 3 is not finite: training diverged; a smaller learning rate may help", True),
+        ("trial-2 is killed: its 0.5 is not among the best 1 of 3 at iteration 20", False),
+        ("by the user", False),
+    ],
+)
+def test_a_diverged_trial_counts_as_trained_to_its_end(why: str, is_known: bool) -> None:
+    full = {**simulate(Spec.of(SWEEP), "static"), "regret": None}
+    other = next(each for each in full["trials"] if each["job_id"] != full["best"]["job_id"])
+    other |= {"phase": "killed", "why": why}
+    assert (with_regret({"static": full})["static"]["regret"] == 0.0) is is_known
+
+
+def test_a_regret_that_is_unknown_has_a_reason() -> None:
+    full, stopped = ({**simulate(Spec.of(SWEEP), policy), "regret": None} for policy in ("static", "elastic"))
+    assert no_regret_text(with_regret({"static": full, "elastic": stopped})) == ""
+    assert "run the same points with --stop none" in no_regret_text(with_regret({"elastic": stopped}))
+    learnt = {**full, "spec": {**full["spec"], "sweep": {**full["spec"]["sweep"], "algorithm": "tpe"}}}
+    assert 'set algorithm = "random"' in no_regret_text(with_regret({"static": learnt}))
 
 
 def test_the_simulator_knows_the_regret_of_every_policy() -> None:

@@ -42,7 +42,7 @@ from hscheduler.core.words import counted
 from hscheduler.live.sweep import SWEEP, trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
-from hscheduler.reports.measures import Target, with_regret, with_target
+from hscheduler.reports.measures import Target, no_regret_text, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
 from hscheduler.reports.report import measures_table, sizes_text, table
@@ -353,6 +353,8 @@ def compare(args: argparse.Namespace) -> int:
             print_failures(found)
     print(table(list(reports.values())))
     print(measures_table(list(reports.values())))
+    if told := no_regret_text(reports):
+        print(told)
     for found in reports.values():
         if "sizes" in found:
             print(sizes_text(found))
