@@ -15,7 +15,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core.jobs import Phase
 from hscheduler.core.words import count_of, counted
 from hscheduler.reports.report import feedback_s
-from hscheduler.spec import Spec
+from hscheduler.spec import SIZES, Spec
 
 POLICY = "static"
 #: Most sizes besides that of the file: clusters of up to 80 containers have no more.
@@ -42,7 +42,7 @@ def sizes_of(spec: Spec) -> dict[str, Spec]:
     master = int(spec.cluster.master_container)
     fitting = (size - master for size in fixed_sizes(spec.cluster.num_containers()))
     numbers = set(_selected([size for size in fitting if 0 < size <= asked.splits]))
-    alone = {name: value for name, value in spec.job.items() if name not in ("workers", "servers", "reliable")}
+    alone = {name: value for name, value in spec.job.items() if name not in SIZES}
     found = {}
     if asked.tiers.reliable:
         numbers.add(asked.tiers.reliable)

@@ -33,7 +33,7 @@ from hscheduler.cli.commands.common import (
     with_flags,
     write_results,
 )
-from hscheduler.cli.commands.sizes import best_of, check_flag
+from hscheduler.cli.commands.sizes import beginnings, beginnings_text, best_of, check_flag
 from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
@@ -319,7 +319,8 @@ def compare(args: argparse.Namespace) -> int:
     def write() -> None:
         # Called after each policy, so that an interrupt keeps the reports so far.
         if reports and target is not None:
-            summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
+            over = {"of": policies[0], **ratios}
+            summary = {"policies": reports, "makespan_over": over, "begins_with": beginnings(spec, reports)}
             write_json_atomic(target, summary, mode=PUBLIC_MODE)
         if reports and drawn is not None:
             write_page(drawn, reports)
@@ -358,6 +359,8 @@ def compare(args: argparse.Namespace) -> int:
     for found in reports.values():
         if "sizes" in found:
             print(sizes_text(found))
+    if told := beginnings_text(beginnings(spec, reports)):
+        print(told)
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
     barren = [policy for policy, found in reports.items() if found["best"] is None]
     if barren:
