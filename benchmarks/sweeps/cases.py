@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.sweeps.workload import FEW, MANY, Size
+from benchmarks.sweeps.workload import CONTAINERS, FEW, MANY, Size
+from hscheduler.simulator.static_sizes import fixed_sizes
 
-#: Fixed sizes in containers that host a worker and a server.  Any other size lets no more trials run than a larger one.
-SIZES = (1, 2, 3, 4, 5, 8, 16)
+#: Fixed sizes in containers that host a worker and a server.
+SIZES = tuple(fixed_sizes(CONTAINERS))
 #: Containers of a trial of Ray's, which have the same speed.
 WIDTHS = (1, 2, 4, 8, 16)
 #: A size that a user asks for who thinks of workers and servers.

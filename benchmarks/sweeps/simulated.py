@@ -31,6 +31,7 @@ from typing import Any
 from benchmarks.bench_common import NO_PICTURE, can_draw, spread
 from benchmarks.sweeps import curves, fluid
 from benchmarks.sweeps.between_rungs import plan_of
+from benchmarks.sweeps.cases import SIZES
 from benchmarks.sweeps.drawing import draw_rules
 from benchmarks.sweeps.workload import CONTAINERS, LOAD, SPLITS
 from hscheduler.core import events as e
@@ -55,7 +56,6 @@ RUNGS = (100, 300, 900, 2700)
 RECORDED_STEP = 5 * curves.STRIDE
 ITERATION_S = 0.1
 ONE = Resources(1, 1024)
-SIZES = (1, 2, 3, 4, 5, 8, 16)
 
 
 def costs() -> Costs:

@@ -252,7 +252,12 @@ class Job:
         StorageError
             The job's directory cannot be used.
         """
-        directory = find_directory(name)
+        try:
+            directory = find_directory(name)
+        except BaseException:
+            if warm is not None:
+                warm.cancel()
+            raise
         if is_on_yarn(directory):
             if warm is not None:
                 warm.cancel()

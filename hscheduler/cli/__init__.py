@@ -210,7 +210,8 @@ def build_parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--size",
             metavar="best",
-            help="best: static tries all sizes (as asked, and 1, 2, 4, ... containers), and the best one is reported",
+            help="best: static tries the size of the file and, for each number of trials at once, the largest one that "
+            "fits (of 16 containers 1, 2, 3, 4, 5, 8 and 16; at most 16 sizes), and the best one is reported",
         )
     sweep.add_argument(
         "--web", type=int, metavar="PORT", help="serve the page while the sweep runs; 0 picks a free port"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from eps.errors import ConfigError
+from eps.errors import DIVERGED, ConfigError
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.timeline import TrialRecord
 
@@ -138,11 +138,37 @@ def with_regret(reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
 
 
 def is_full(report: Report) -> bool:
-    """Return whether a report has every point of its file, all of them trained to their ends and not learnt."""
+    """Return whether a report has every point of its file, all of them trained to their ends and not learnt.
+
+    A diverged trial counts as trained to its end: its loss is infinite.
+    """
+    if not _has_same_points(report) or len(report["trials"]) < report["spec"]["sweep"]["trials"]:
+        return False
+    is_over = (trial["phase"] == Phase.FINISHED or has_diverged(trial) for trial in report["trials"])
+    return report["best"] is not None and all(is_over)
+
+
+def has_diverged(trial: Mapping[str, Any]) -> bool:
+    """Return whether a trial of a report was ended because its training diverged."""
+    return trial["phase"] == Phase.KILLED and DIVERGED in trial["why"]
+
+
+def no_regret_text(reports: Mapping[str, Report]) -> str:
+    """Return why the regret of reports by policy is unknown, and what to do; empty if it is known."""
+    if any(each["regret"] is not None for each in reports.values()):
+        return ""
+    if not all(map(_has_same_points, reports.values())):
+        return 'regret is unknown: the policies tried different points; set algorithm = "random"'
+    return (
+        "regret is unknown: under each policy some trials were stopped or failed; run the same points with --stop none "
+        "and compare the best results"
+    )
+
+
+def _has_same_points(report: Report) -> bool:
+    """Return whether every policy tries the points of this report."""
     spec = report["spec"]
-    same = spec is not None and (spec["sweep"]["algorithm"] == "random" or not spec["space"])
-    trials = report["trials"]
-    return bool(same and trials and report["best"] and all(trial["phase"] == Phase.FINISHED for trial in trials))
+    return spec is not None and (spec["sweep"]["algorithm"] == "random" or not spec["space"])
 
 
 def _best(report: Report) -> float | None:

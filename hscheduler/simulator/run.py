@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from eps.errors import DIVERGED, DataError
+from eps.errors import DataError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best, reason_of
 from hscheduler.policies import POLICIES
-from hscheduler.reports.measures import regret
+from hscheduler.reports.measures import has_diverged, regret
 from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Model
@@ -209,7 +209,8 @@ def cut_short(real: Mapping[str, Any]) -> set[str]:
         str(trial["job_id"])
         for trial in real["trials"]
         if trial["phase"] == Phase.FAILED
-        or (trial["phase"] == Phase.KILLED and (DIVERGED in trial["why"] or not _is_of_rule(trial)))
+        or has_diverged(trial)
+        or (trial["phase"] == Phase.KILLED and not _is_of_rule(trial))
     }
 
 

@@ -7,39 +7,57 @@ with the speeds that the other one measured (:mod:`hscheduler.simulator.fit`), u
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
 from hscheduler.core.jobs import Phase
-from hscheduler.core.words import counted
+from hscheduler.core.words import count_of, counted
 from hscheduler.reports.report import feedback_s
-from hscheduler.spec import Spec
+from hscheduler.spec import SIZES, Spec
 
 POLICY = "static"
+#: Most sizes besides that of the file: clusters of up to 80 containers have no more.
+MOST_SIZES = 16
 #: Most trials of a sweep that is simulated, and of all its sizes together: about two seconds.
 MOST_TRIALS, MOST_REPLAYED = 2_000, 3_000
 
 
-def sizes_of(spec: Spec) -> dict[str, Spec]:
-    """Return the sweep at each size: as its file asks, and in 1, 2, 4, ... containers that host a worker and a server.
+def fixed_sizes(containers: int) -> list[int]:
+    """Return the largest size with which 1, 2, 3, ... trials fit beside each other in so many containers, ascending.
 
-    Powers of two, and the whole cluster: each size is a run of the whole sweep.
+    Any other size lets no more trials run than a larger one.
     """
-    most = spec.cluster.num_containers()
-    numbers = sorted({most, *(1 << k for k in range(most.bit_length()))})
+    return sorted({containers // trials for trials in range(1, containers + 1)})
+
+
+def sizes_of(spec: Spec) -> dict[str, Spec]:
+    """Return the sweep at each size: as its file asks, and in containers that host a worker and a server each.
+
+    Each size is a run of the whole sweep: of more than :data:`MOST_SIZES`, an even selection is tried.
+    """
     asked = spec.job_spec()
-    alone = {name: value for name, value in spec.job.items() if name not in ("workers", "servers", "reliable")}
+    # A job's master may take a container, too.
+    master = int(spec.cluster.master_container)
+    fitting = (size - master for size in fixed_sizes(spec.cluster.num_containers()))
+    numbers = set(_selected([size for size in fitting if 0 < size <= asked.splits]))
+    alone = {name: value for name, value in spec.job.items() if name not in SIZES}
     found = {}
-    if not asked.tiers.reliable:
-        found[f"{counted(asked.workers, 'worker')} and {counted(asked.servers, 'server')}"] = spec
-    elif asked.tiers.reliable not in numbers:
-        numbers = sorted([*numbers, asked.tiers.reliable])
-    for number in numbers:
-        if number <= asked.splits:
-            found[counted(number, "container")] = dataclasses.replace(spec, job={**alone, "reliable": number})
+    if asked.tiers.reliable:
+        numbers.add(asked.tiers.reliable)
+    else:
+        found[count_of(asked.workers, asked.servers)] = spec
+    for number in sorted(numbers):
+        found[counted(number, "container")] = dataclasses.replace(spec, job={**alone, "reliable": number})
     return found
+
+
+def _selected(sizes: Sequence[int]) -> Sequence[int]:
+    """Return at most :data:`MOST_SIZES` of the sizes, with the first and the last one."""
+    if len(sizes) <= MOST_SIZES:
+        return sizes
+    return [sizes[k * (len(sizes) - 1) // (MOST_SIZES - 1)] for k in range(MOST_SIZES)]
 
 
 def with_static(report: Mapping[str, Any]) -> dict[str, Any]:

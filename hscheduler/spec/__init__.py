@@ -83,6 +83,8 @@ _DIRECTIONS = {
     **dict.fromkeys(MINIMIZED, Direction.MINIMIZE),
     **dict.fromkeys(MAXIMIZED, Direction.MAXIMIZE),
 }
+#: Settings of a job that are its size.
+SIZES = frozenset(("workers", "servers", "reliable"))
 #: Settings of a job that take whole numbers.  Two of them are text, because they take other values as well.
 _WHOLE = {name for name, setting in SETTINGS.items() if type(setting.default) is int} | {"batch_size", "hidden"}
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -417,12 +419,11 @@ class Spec:
 
         Trials keep the size that the file asks for if it is searched, or if their settings exclude such containers.
         """
-        sizes = {"workers", "servers", "reliable"}
         if self.is_callable:
             return self
-        if not needs_of(POLICIES[policy]).hosts or sizes & self.searched():
+        if not needs_of(POLICIES[policy]).hosts or SIZES & self.searched():
             return self
-        alone = {name: value for name, value in self.job.items() if name not in sizes}
+        alone = {name: value for name, value in self.job.items() if name not in SIZES}
         found = dataclasses.replace(self, job={**alone, "reliable": 1})
         try:
             found.job_spec()

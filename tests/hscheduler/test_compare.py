@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hscheduler import cli
+from hscheduler.cli.commands.sizes import beginnings
 from hscheduler.live.sweep import Sweep
 from hscheduler.runners import OnYarn, Outcome, Viewers
 from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
 
 FILE = """
 [sweep]
@@ -43,7 +45,8 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ran.append(sweep._settings.policy)
         if ran[-1] == "kill":
             raise KeyboardInterrupt
-        return simulate(sweep.spec, ran[-1])
+        # As of real jobs: of those that are stopped the final loss is unknown.
+        return {**simulate(sweep.spec, ran[-1]), "regret": None}
 
     monkeypatch.setattr(Sweep, "run", run)
     return ran
@@ -72,6 +75,42 @@ def test_a_policy_under_which_no_trial_finished_is_named_and_is_a_failure(
     monkeypatch.setattr(Sweep, "run", nothing)
     assert cli.main(["compare", str(spec), "--policies", "static,elastic", "--quiet"]) == 1
     assert capsys.readouterr().err == "no trial finished under elastic\n"
+
+
+def test_an_unknown_regret_has_a_reason_below_the_table(
+    spec: Path, policies: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec.write_text(FILE.replace("trials = 2", "trials = 6\ngrace_iterations = 10"))
+    flags = ["--policies", "static,elastic", "--quiet"]
+    assert cli.main(["compare", str(spec), *flags, "--stop", "none"]) == 0
+    assert "regret is unknown" not in capsys.readouterr().out
+    assert cli.main(["compare", str(spec), *flags, "--stop", "sha"]) == 0
+    assert capsys.readouterr().out.count("regret is unknown") == 1
+
+
+def test_sizes_that_differ_at_the_begin_are_named(
+    spec: Path, policies: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "report.json"
+    spec.write_text(f"{FILE}workers = 2\nservers = 1\n")
+    assert cli.main(["compare", str(spec), "--policies", "static,elastic", "--quiet"]) == 0
+    assert "trials begin" not in capsys.readouterr().out
+    flags = ["--policies", "static,elastic,gain", "--quiet", "--report", str(target)]
+    assert cli.main(["compare", str(spec), *flags]) == 0
+    told = "sizes: static and elastic with 2 workers and 1 server; gain with 1 container ("
+    assert told in capsys.readouterr().out
+    begins = json.loads(target.read_text())["begins_with"]
+    assert begins == {"static": "2 workers and 1 server", "elastic": "2 workers and 1 server", "gain": "1 container"}
+
+
+def test_static_begins_with_its_best_size() -> None:
+    sweep = Spec.of({"job": {"workers": 2, "servers": 1}})
+    assert beginnings(sweep, {"static": {"size": "5 containers"}, "gain": {}}) == {
+        "static": "5 containers",
+        "gain": "1 container",
+    }
+    searched = Spec.of({"space": {"workers": {"choice": [1, 2]}}})
+    assert beginnings(searched, {"static": {}, "gain": {}}) == {}
 
 
 def test_points_that_policies_do_not_share_are_reported(

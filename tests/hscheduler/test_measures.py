@@ -12,7 +12,7 @@ import pytest
 from eps.errors import ConfigError
 from hscheduler import cli
 from hscheduler.cli.commands.common import print_best
-from hscheduler.cli.commands.sizes import check_flag, sizes_of
+from hscheduler.cli.commands.sizes import check_flag
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.timeline import TrialRecord
@@ -21,10 +21,11 @@ from hscheduler.live.checks import check_sweep
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.job_state import HistoryReader
 from hscheduler.policies import POLICIES
-from hscheduler.reports.measures import Target, anytime, regret, with_regret, with_target
+from hscheduler.reports.measures import Target, anytime, no_regret_text, regret, with_regret, with_target
 from hscheduler.reports.report import measures_table
 from hscheduler.runners import Here, Viewers
 from hscheduler.simulator.run import simulate
+from hscheduler.simulator.static_sizes import MOST_SIZES, fixed_sizes, sizes_of
 from hscheduler.spec import Spec
 
 SWEEP: dict[str, Any] = {
@@ -234,6 +235,31 @@ def test_regret_needs_a_report_that_trained_every_point() -> None:
     assert with_regret({"elastic": stopped})["elastic"]["regret"] is None
     learnt = {**full, "spec": {**full["spec"], "sweep": {**full["spec"]["sweep"], "algorithm": "tpe"}}}
     assert with_regret({"static": learnt, "elastic": stopped})["elastic"]["regret"] is None
+    assert with_regret({"static": {**full, "trials": full["trials"][1:]}})["static"]["regret"] is None
+
+
+@pytest.mark.parametrize(
+    ("why", "is_known"),
+    [
+        ("trial-2 is killed: training diverged: its loss grew from 1 to 1e+06", True),
+        ("the gradient of split 3 is not finite: training diverged; a smaller learning rate may help", True),
+        ("trial-2 is killed: its 0.5 is not among the best 1 of 3 at iteration 20", False),
+        ("by the user", False),
+    ],
+)
+def test_a_diverged_trial_counts_as_trained_to_its_end(why: str, is_known: bool) -> None:
+    full = {**simulate(Spec.of(SWEEP), "static"), "regret": None}
+    other = next(each for each in full["trials"] if each["job_id"] != full["best"]["job_id"])
+    other |= {"phase": "killed", "why": why}
+    assert (with_regret({"static": full})["static"]["regret"] == 0.0) is is_known
+
+
+def test_a_regret_that_is_unknown_has_a_reason() -> None:
+    full, stopped = ({**simulate(Spec.of(SWEEP), policy), "regret": None} for policy in ("static", "elastic"))
+    assert no_regret_text(with_regret({"static": full, "elastic": stopped})) == ""
+    assert "run the same points with --stop none" in no_regret_text(with_regret({"elastic": stopped}))
+    learnt = {**full, "spec": {**full["spec"], "sweep": {**full["spec"]["sweep"], "algorithm": "tpe"}}}
+    assert 'set algorithm = "random"' in no_regret_text(with_regret({"static": learnt}))
 
 
 def test_the_simulator_knows_the_regret_of_every_policy() -> None:
@@ -282,7 +308,7 @@ def test_static_tries_all_sizes_and_the_best_is_reported(tmp_path: Path, capsys:
     assert cli.main([*words, "--report", str(target)]) == 0
     found = json.loads(target.read_text())["static"]
     tried = {each["size"]: each["makespan_s"] for each in found["sizes"]}
-    names = [f"{number} container{'s' if number > 1 else ''}" for number in (1, 2, 4, 8, 16)]
+    names = [f"{number} container{'s' if number > 1 else ''}" for number in (1, 2, 3, 4, 5, 8, 16)]
     assert list(tried) == ["3 workers and 2 servers", *names]
     assert found["makespan_s"] == min(tried.values()) == tried[found["size"]]
     assert all(each["time_to_target_s"] > 0 for each in found["sizes"])
@@ -317,6 +343,31 @@ def test_a_cluster_whose_size_the_file_does_not_have_has_no_best_size() -> None:
         ("3 containers", 3),
         ("4 containers", 4),
     ]
+
+
+def test_each_fixed_size_is_the_largest_for_a_number_of_trials() -> None:
+    assert fixed_sizes(16) == [1, 2, 3, 4, 5, 8, 16]
+    assert fixed_sizes(1) == [1]
+    for containers in (7, 64, 100):
+        found = fixed_sizes(containers)
+        assert found == [n for n in range(1, containers + 1) if n == containers // (containers // n)]
+
+
+def test_of_many_sizes_some_are_tried_with_the_smallest_and_the_largest() -> None:
+    tried = {nodes: [spec.job["reliable"] for spec in sizes(nodes)] for nodes in (20, 37)}
+    assert tried[20] == fixed_sizes(80)
+    assert len(tried[37]) == MOST_SIZES and set(tried[37]) < set(fixed_sizes(148))
+    assert tried[37][0] == 1 and tried[37][-1] == 148
+
+
+def test_a_master_in_a_container_makes_the_sizes_smaller_by_one() -> None:
+    assert [spec.job["reliable"] for spec in sizes(4, master_container=True)] == [1, 2, 3, 4, 7, 15]
+
+
+def sizes(nodes: int, **cluster: Any) -> list[Spec]:
+    """Return the sweep at each size, on nodes of four containers; its file asks for one container."""
+    spec = Spec.of({"cluster": {"nodes": nodes, **cluster}, "job": {"reliable": 1, "splits": 192}})
+    return list(sizes_of(spec).values())
 
 
 def test_the_command_writes_when_the_target_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,6 +206,7 @@ SIMULATED_REPORT = {**SWEEP_REPORT, "trials": [{**SWEEP_REPORT["trials"][0], "cu
 COMPARISON: dict[str, Any] = {
     "policies": {"elastic": SWEEP_REPORT, "static": SWEEP_REPORT},
     "makespan_over": {"of": str, "elastic": float, "static": float},
+    "begins_with": {"elastic": str, "static": str},
 }
 TRIAL_PHASES = {"finished", "killed", "failed"}
 #: ``hscheduler results --csv``: these columns, then one for each setting that was searched.

@@ -1,4 +1,4 @@
-"""``--size best``: the fixed sizes that ``static`` tries, so that other policies are compared with the best of them."""
+"""The sizes of a comparison: with which one trials begin under each policy, and those that ``--size best`` tries."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from eps.errors import ConfigError
+from hscheduler.core.words import count_of, listed
 from hscheduler.live.checks import check_sizes
 from hscheduler.simulator.static_sizes import POLICY, sizes_of
-from hscheduler.spec import Spec
+from hscheduler.spec import SIZES, Spec
 
 #: The value of ``--size`` that asks for them.
 BEST = "best"
@@ -65,6 +66,37 @@ def best_of(spec: Spec, run: Callable[[str, Spec], dict[str, Any] | None]) -> di
     ended = {name: each for name, each in found.items() if each["best"] is not None} or found
     best = min(ended, key=lambda name: float(ended[name]["makespan_s"]))
     return {**found[best], "size": best, "sizes": [_row(name, report) for name, report in found.items()]}
+
+
+def beginnings(spec: Spec, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return with which size trials begin, in words, by policy; empty if each point has a size of its own.
+
+    Parameters
+    ----------
+    spec : Spec
+        As its file asks.
+    reports : mapping
+        By policy.
+    """
+    if SIZES & spec.searched():
+        return {}
+    return {policy: each.get("size") or _size_text(spec.under(policy)) for policy, each in reports.items()}
+
+
+def beginnings_text(sizes: Mapping[str, str]) -> str:
+    """Return which policies begin with which size; empty if all begin with the same."""
+    policies: dict[str, list[str]] = {}
+    for policy, size in sizes.items():
+        policies.setdefault(size, []).append(policy)
+    if len(policies) < 2:
+        return ""
+    told = "; ".join(f"{listed(each)} with {size}" for size, each in policies.items())
+    return f"trials begin with different sizes: {told} (a container hosts a worker and a server)"
+
+
+def _size_text(spec: Spec) -> str:
+    job = spec.job_spec()
+    return count_of(job.tiers.reliable, 0) if job.tiers.reliable else count_of(job.workers, job.servers)
 
 
 def _row(name: str, report: Mapping[str, Any]) -> dict[str, Any]:

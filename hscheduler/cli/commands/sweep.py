@@ -33,7 +33,7 @@ from hscheduler.cli.commands.common import (
     with_flags,
     write_results,
 )
-from hscheduler.cli.commands.sizes import best_of, check_flag
+from hscheduler.cli.commands.sizes import beginnings, beginnings_text, best_of, check_flag
 from hscheduler.cli.sweep_table import SweepTable
 from hscheduler.cli.terminal import Screen, is_live
 from hscheduler.core import events as e
@@ -42,7 +42,7 @@ from hscheduler.core.words import counted
 from hscheduler.live.sweep import SWEEP, trial_prefix
 from hscheduler.page import STOPPED, PageServer, Stops, write_page
 from hscheduler.reports.exporters import Export, exporters
-from hscheduler.reports.measures import Target, with_regret, with_target
+from hscheduler.reports.measures import Target, no_regret_text, with_regret, with_target
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.news import ends, failures
 from hscheduler.reports.report import measures_table, sizes_text, table
@@ -319,7 +319,8 @@ def compare(args: argparse.Namespace) -> int:
     def write() -> None:
         # Called after each policy, so that an interrupt keeps the reports so far.
         if reports and target is not None:
-            summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
+            over = {"of": policies[0], **ratios}
+            summary = {"policies": reports, "makespan_over": over, "begins_with": beginnings(spec, reports)}
             write_json_atomic(target, summary, mode=PUBLIC_MODE)
         if reports and drawn is not None:
             write_page(drawn, reports)
@@ -353,9 +354,13 @@ def compare(args: argparse.Namespace) -> int:
             print_failures(found)
     print(table(list(reports.values())))
     print(measures_table(list(reports.values())))
+    if told := no_regret_text(reports):
+        print(told)
     for found in reports.values():
         if "sizes" in found:
             print(sizes_text(found))
+    if told := beginnings_text(beginnings(spec, reports)):
+        print(told)
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
     barren = [policy for policy, found in reports.items() if found["best"] is None]
     if barren:
