@@ -48,7 +48,7 @@ def predicted(found: Mapping[str, Any], fitted: Sequence[str] = FITTED, repeat: 
     """
     try:
         # Repeated runs are last in the file.
-        runs = {(run["name"], run["repeat"]): _of_today(run["report"]) for run in found["runs"]}
+        runs = {(run["name"], run["repeat"]): run["report"] for run in found["runs"]}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"this is not a result of benchmarks.paper.compare: {error!r}") from None
     missing = [name for name in fitted if (name, repeat) not in runs]
@@ -73,16 +73,6 @@ def predicted(found: Mapping[str, Any], fitted: Sequence[str] = FITTED, repeat: 
         "within": WITHIN,
         "runs_outside": outside,
     }
-
-
-def _of_today(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report in the form of today's; in the recorded ones each master had a container."""
-    spec = {**report["spec"], "cluster": {"master_container": True, **report["spec"]["cluster"]}}
-    trials = [
-        {"rungs": [], "values": [], "latest": trial["feedback"] if trial["loss"] is None else trial["loss"], **trial}
-        for trial in report["trials"]
-    ]
-    return {**report, "spec": spec, "trials": trials}
 
 
 def main() -> int:
