@@ -6,6 +6,7 @@ The scheduler is its own, of simulated nodes on this host, or that of a service 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import re
 import threading
@@ -28,6 +29,8 @@ from hscheduler.live.submission import AGAIN, Submission, attempt_id, is_retryab
 from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
+
+logger = logging.getLogger(__name__)
 
 #: What a scheduler calls a sweep without a name.
 SWEEP = "sweep"
@@ -310,8 +313,9 @@ class Sweep:
         self._due_s = next(self._arrivals)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
-        except StopIteration:
-            self._most = len(self._trials)
+        except StopIteration as end:
+            self._most, why = len(self._trials), str(end) or "there are no more points"
+            logger.warning("the sweep ends after %d of %d trials: %s", self._most, self.spec.sweep.trials, why)
             # Its stopping rule must not wait for more.
             scheduler.open_sweep(dataclasses.replace(self.spec.opened(self.name), trials=self._most))
             return

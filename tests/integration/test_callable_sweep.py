@@ -191,6 +191,36 @@ def test_a_callable_that_is_gone_is_named_before_its_trials_fail(tmp_path: Path)
     assert RecordedSweep.find("calls") is None
 
 
+@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
+@pytest.mark.parametrize("rule", ["none", "sha"])
+def test_a_sweep_ends_when_its_study_has_no_more_points(rule: str, caplog: pytest.LogCaptureFixture) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    shapes = ["round", "square", "flat"]
+    of = optuna.samplers
+    # With sha all three are drawn at once, and two of them wait for the six that do not come.
+    sampler, vcores = (of.GridSampler({"shape": shapes}), 1) if rule == "none" else (of.BruteForceSampler(), 3)
+
+    def objective(point: dict[str, Any]) -> None:
+        if rule == "sha" and point["shape"] == "square":
+            raise ValueError("of all things")
+        good({"width": len(point["shape"])})
+
+    tables = {
+        "cluster": {"nodes": 1, "vcores": vcores},
+        "sweep": {"trials": 9, "retries": 0, "stop": rule, "eta": 2, "grace_iterations": 3},
+        "space": {"shape": {"choice": shapes}},
+        "job": {"iterations": 9},
+    }
+    study = optuna.create_study(sampler=sampler)
+    found = hscheduler.sweep(tables, policy="static", study=study, objective=objective)
+    assert sorted(trial["point"]["shape"] for trial in found["trials"]) == sorted(shapes)
+    assert all(trial.state.is_finished() for trial in study.trials)
+    assert found["best"]["point"] == {"shape": "flat"}
+    name = type(sampler).__name__
+    assert f"the sweep ends after 3 of 9 trials: the study's {name} has no more points" in caplog.text
+
+
 def test_wrong_uses_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="report is only for the callable of a sweep"):
         hscheduler.report(loss=0.5)
