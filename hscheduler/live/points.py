@@ -232,6 +232,13 @@ class OptunaPoints:
             raise StopIteration(f"the study's {type(self.study.sampler).__name__} has no more points")
         trial = self._trials[job_id] = self.study.ask()
         trial.set_user_attr("job_id", job_id)
+        try:
+            return self._point(trial)
+        except BaseException:
+            self.tell(job_id, None)
+            raise
+
+    def _point(self, trial: Any) -> Point:
         if self._suggest is None:
             return self._suggested(trial, self._dimensions)
         try:
