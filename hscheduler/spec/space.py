@@ -23,7 +23,10 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from eps.errors import ConfigError
+from eps.spec.setting import plain
 from eps.system.nearest import did_you_mean
 
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
@@ -234,7 +237,17 @@ def space_of(tables: Mapping[str, Any]) -> Space:
     ConfigError
         A table is invalid.
     """
-    return tuple(_entry_of(name, value) for name, value in tables.items())
+    return tuple(_entry_of(name, _as_json(value)) for name, value in tables.items())
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as a file has it: with lists instead of tuples and arrays, and numbers instead of NumPy's."""
+    value = plain(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_as_json(each) for each in value]
+    return value
 
 
 def _entry_of(name: str, value: Any) -> Dimension | Branch:
