@@ -166,6 +166,20 @@ def test_a_space_in_python_may_have_tuples_and_arrays() -> None:
 
 
 @pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"choice": [len, max]}, r"space.act.choice has <built-in function len>, but must have .* as text"),
+        ({"choice": [{"act": Random, "size": 3}, {}]}, "space.act.choice.act has <class"),
+        ({"choice": np.array([1 + 2j])}, r"space.act.choice has \(1\+2j\)"),
+        ({"choice": np.array([0.1, math.nan])}, "must have finite numbers"),
+    ],
+)
+def test_values_that_a_record_cannot_hold_are_refused(entry: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Spec.of({"space": {"act": entry}}, is_callable=True)
+
+
+@pytest.mark.parametrize(
     ("how", "why"),
     [
         ([{"learning_rat": 1}, {}], "'learning_rat' is not a setting of eps run"),
