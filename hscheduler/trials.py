@@ -31,6 +31,7 @@ from hyperopt import (
     JOB_STATE_ERROR,
     JOB_STATE_NEW,
     JOB_STATE_RUNNING,
+    STATUS_FAIL,
     STATUS_OK,
     Trials,
     base,
@@ -94,12 +95,22 @@ class Where:
     #: None: the settings of the scheduler.
     settings: LiveSettings | None
     stopping: Stopping
+    stop_diverged: bool
 
     def opened(self, sweep: str, direction: Direction, trials: int) -> e.SweepOpened:
         """Return the event that opens a sweep of so many trials for the search; 0 is an unknown number."""
         settings = self.settings
         metric, iteration = ("", 0) if settings is None else (settings.metric, settings.feedback_iteration)
-        return e.SweepOpened(sweep, direction, self.threshold, metric, iteration, self.stopping, trials)
+        return e.SweepOpened(
+            sweep,
+            direction,
+            self.threshold,
+            metric,
+            iteration,
+            self.stopping,
+            trials,
+            stop_diverged=self.stop_diverged,
+        )
 
 
 class Stop:
@@ -253,6 +264,11 @@ class Run:
             # Hyperopt minimises the loss, so feedback to maximise is negated.
             sign = 1.0 if self._trials.direction is Direction.MINIMIZE else -1.0
             return {"status": STATUS_OK, "loss": sign * stopped.feedback, "killed": True, "why": str(stopped)}
+        except TrainingError as error:
+            why = submitter.why_diverged()
+            if why is None or why not in str(error):
+                raise
+            return {"status": STATUS_FAIL, "killed": True, "why": why}
         finally:
             submit_instead.set(None)
 
@@ -391,8 +407,18 @@ class Submitter:
     def why_ended_early(self) -> str | None:
         """Return the reason why one of the trial's jobs was killed for its early feedback; None if none was."""
         with self._lock:
-            ended = [each for each in self._submissions if each.is_stopped and each.phase is Phase.KILLED]
+            ended = [
+                each
+                for each in self._submissions
+                if each.is_stopped and each.phase is Phase.KILLED and not each.has_diverged
+            ]
         return ended[0].why if ended else None
+
+    def why_diverged(self) -> str | None:
+        """Return the reason why the trial's latest job was killed if its training diverged; None otherwise."""
+        with self._lock:
+            last = self._submissions[-1] if self._submissions else None
+        return last.why if last is not None and last.has_diverged else None
 
     def cancel(self, why: str) -> None:
         """Reject further jobs, call the ``on_cancel`` callbacks, and cancel the running jobs."""
@@ -463,6 +489,11 @@ class HTrials(Trials):  # type: ignore[misc]
     stop, eta, grace_iterations, max_iterations
         The stopping rule and its parameters, as in ``[sweep]`` of a sweep's file.  ``sha`` needs ``max_evals``, and one
         job for each trial.
+    stop_diverged : bool
+        Kill a job whose training loss grows exponentially and is orders of magnitude above its first value.  A job
+        whose loss is not finite ends in any case.  The ``eps.run`` of a job that diverged raises TrainingError.  If the
+        objective does not catch it, the result of its point is ``{"status": "fail", "killed": True, "why": ...}``, and
+        the search goes on.
     state : path, optional
         The directory of a service (``hscheduler serve --state``), which has its address; together with an address the
         default is ``EPS_HOME/hscheduler``.  With the directory of ``hscheduler serve --on yarn`` the jobs run on YARN.
@@ -491,6 +522,7 @@ class HTrials(Trials):  # type: ignore[misc]
         eta: int = DEFAULT.eta,
         grace_iterations: int = 0,
         max_iterations: int = 0,
+        stop_diverged: bool = True,
     ) -> None:
         for name, value, least in (("parallelism", parallelism, 1), ("retries", retries, 0)):
             if value < least:
@@ -507,6 +539,7 @@ class HTrials(Trials):  # type: ignore[misc]
         self._settings = settings
         self._threshold = threshold
         self._stopping = checked_stopping(stop, eta, grace_iterations, max_iterations)
+        self._stop_diverged = stop_diverged
         own = scheduler.settings if isinstance(scheduler, LiveScheduler) else LiveSettings()
         self.direction = direction_of(direction or "", (settings or own).metric)
         self._first = [generate_trial(number, dict(point)) for number, point in enumerate(points_to_evaluate)]
@@ -609,7 +642,10 @@ class HTrials(Trials):  # type: ignore[misc]
                 from hscheduler.service.client import SchedulerClient
 
                 scheduler = stack.enter_context(SchedulerClient(self._state, scheduler or ""))
-            run.exhaust(Where(scheduler, self._cluster, self._threshold, self._settings, self._stopping))
+            where = Where(
+                scheduler, self._cluster, self._threshold, self._settings, self._stopping, self._stop_diverged
+            )
+            run.exhaust(where)
         if return_argmin:
             return self.argmin
         return space_eval(space, self.argmin) if len(self) else None
@@ -639,7 +675,8 @@ def _outcome(document: Mapping[str, Any]) -> str:
         return f"cancelled: {why}" if kind == "cancelled" else f"failed: {why or kind}"
     result = document["result"]
     if result.get("killed"):
-        return f"stopped early: {result.get('why', '')}"
+        how = "diverged" if result["status"] == STATUS_FAIL else "stopped early"
+        return f"{how}: {result.get('why', '')}"
     if document["state"] != JOB_STATE_DONE:
         return "not tried"
     return f"status {result['status']}, loss {result.get('loss')}"

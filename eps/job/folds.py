@@ -5,12 +5,13 @@ The same cross-validation again continues an interrupted one: folds that have fi
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, StorageError, TrainingError
-from eps.job.launch import check_data, free_name
+from eps.job.launch import check_data, fold_name
 from eps.spec.file import RunRequest
 from eps.spec.runtime import Runtime, identity
 from eps.storage.atomic import json_bytes
@@ -35,12 +36,14 @@ def check_folds(request: RunRequest) -> None:
 
 
 def fold_requests(request: RunRequest) -> list[RunRequest]:
-    """Return the request of each fold: job ``NAME-fold-<i>``, with nothing else changed."""
-    name = request.name or free_name(request.spec.model, _job_name("", 0))
+    """Return the request of each fold: job ``NAME-fold-<i>``, with nothing else changed.
+
+    Without a name EPS chooses one when the first fold starts; :func:`named_by` then gives it to the others.
+    """
     return [
         RunRequest(
             spec=request.with_spec(fold=fold).spec,
-            name=_job_name(name, fold),
+            name=fold_name(request.name, fold) if request.name else "",
             anew=request.anew,
             given=request.given,
         )
@@ -48,8 +51,14 @@ def fold_requests(request: RunRequest) -> list[RunRequest]:
     ]
 
 
-def _job_name(name: str, fold: int) -> str:
-    return f"{name}-fold-{fold}"
+def named_by(request: RunRequest, job: str) -> RunRequest:
+    """Return the request of a cross-validation with its name, which is in that of each of its jobs."""
+    return dataclasses.replace(request, name=request.name or name_of(job))
+
+
+def name_of(job: str) -> str:
+    """Return the name of the cross-validation of a job; empty if the job has no such name."""
+    return job.rpartition("-fold-")[0]
 
 
 def left_folds(folds: Sequence[RunRequest]) -> set[str]:
@@ -64,6 +73,8 @@ def left_folds(folds: Sequence[RunRequest]) -> set[str]:
     """
     left = set()
     for fold in folds:
+        if not fold.name:
+            continue
         job = job_dir(fold.name)
         if fold.anew or job.is_running():
             continue
@@ -110,13 +121,15 @@ def run_folds(
         See :meth:`eps.job.client.Job.start`.
     """
     check_folds(request)
-    folds, reports = fold_requests(request), []
-    left = left_folds(folds) if resume is not None else set()
-    for fold in folds:
+    named, reports = request, list[dict[str, Any]]()
+    left = left_folds(fold_requests(request)) if resume is not None else set()
+    for number in range(request.spec.folds):
+        fold = fold_requests(named)[number]
         report = resume(fold.name) if resume is not None and fold.name in left else train(fold)
         if report["state"] != "finished":
-            raise TrainingError(f"{fold.name} {report['state']}: {report.get('reason') or 'no reason given'}")
+            raise TrainingError(f"{report['name']} {report['state']}: {report.get('reason') or 'no reason given'}")
         reports.append(report)
+        named = named_by(named, report["name"])
     combined = combine_folds(request.name, reports)
     write_folds(request, combined)
     return combined
@@ -140,7 +153,7 @@ def combine_folds(name: str, reports: Sequence[Mapping[str, Any]]) -> dict[str, 
     The spread is the standard deviation of a sample (divided by K - 1).
     """
     tests = [report["metrics"].get("test", {}) for report in reports]
-    name = name or str(reports[0]["name"]).rpartition("-fold-")[0]
+    name = name or name_of(str(reports[0]["name"]))
     shared = [metric for metric in tests[0] if all(metric in test for test in tests)]
     means = {metric: math.fsum(test[metric] for test in tests) / len(tests) for metric in shared}
     spread = {

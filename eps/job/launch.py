@@ -211,7 +211,7 @@ def prepare_job(
     spec = request.spec
     make_home()
     # Other machines may have jobs with checkpoints in the same folder.
-    name = request.name or free_name(spec.model, taken=[] if own is None else open_storage(own).names(""))
+    name = request.name or _free_name(spec, [] if own is None else open_storage(own).names(""))
     former = job_dir(name)
     if request.name and former.is_running():
         # Checked again when the directory is made; an early error saves the wait for the data.
@@ -418,23 +418,24 @@ def check_runtime(runtime: Runtime) -> None:
     check_descriptors(runtime, descriptor_limit())
 
 
-def free_name(model: str, ending: str = "", taken: Collection[str] = ()) -> str:
-    """Return the first name ``MODEL-<n>`` that is free on this machine, also with ``ending``.
+def fold_name(name: str, fold: int) -> str:
+    """Return the name of the job of a fold, given that of its cross-validation."""
+    return f"{name}-fold-{fold}"
 
-    Parameters
-    ----------
-    model : str
-    ending : str
-    taken : collection of str, optional
-        Further names that are not free.
+
+def _free_name(spec: JobSpec, taken: Collection[str]) -> str:
+    """Return the first name ``MODEL-<n>`` that is free on this machine and not taken.
+
+    For a fold: ``MODEL-<n>-fold-<i>``, where the names of all its folds are free.
     """
 
-    def was_here(name: str) -> bool:
-        return any((jobs_dir() / f"{name}{end}").exists() for end in ("", ending))
+    def is_free(name: str) -> bool:
+        names = [name, *(fold_name(name, fold) for fold in range(spec.folds))]
+        return not any(each in taken or (jobs_dir() / each).exists() for each in names)
 
-    stem = model.rpartition(":")[2].lower()
-    names = (f"{stem}-{number}" for number in count(1))
-    return next(name for name in names if name not in taken and not was_here(name))
+    stem = spec.model.rpartition(":")[2].lower()
+    name = next(name for number in count(1) if is_free(name := f"{stem}-{number}"))
+    return fold_name(name, spec.fold) if spec.fold >= 0 else name
 
 
 def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:

@@ -223,11 +223,22 @@ class OptunaPoints:
         except ValueError as error:
             raise ConfigError(f"Optuna refuses the space: {error}") from error
         self._trials: dict[str, Any] = {}
+        #: Whether the sampler, as of a grid, has tried all of its points.
+        self._is_exhausted = False
 
     def ask(self, job_id: str) -> Point:
-        """Return the suggestion of the study's sampler, given the results so far."""
+        """Return the suggestion of the study's sampler, given the results so far.  Raises as :class:`Points`."""
+        if self._is_exhausted:
+            raise StopIteration(f"the study's {type(self.study.sampler).__name__} has no more points")
         trial = self._trials[job_id] = self.study.ask()
         trial.set_user_attr("job_id", job_id)
+        try:
+            return self._point(trial)
+        except BaseException:
+            self.tell(job_id, None)
+            raise
+
+    def _point(self, trial: Any) -> Point:
         if self._suggest is None:
             return self._suggested(trial, self._dimensions)
         try:
@@ -254,11 +265,21 @@ class OptunaPoints:
         if killed:
             if loss is not None and not rungs:
                 trial.report(loss, step=self._feedback_iteration)
-            self.study.tell(trial, state=self._states.PRUNED)
+            self._tell(trial, state=self._states.PRUNED)
         elif loss is None or math.isnan(loss):
-            self.study.tell(trial, state=self._states.FAIL)
+            self._tell(trial, state=self._states.FAIL)
         else:
-            self.study.tell(trial, loss)
+            self._tell(trial, values=loss)
+
+    def _tell(self, trial: Any, **result: Any) -> None:
+        """Tell the study a result, and note whether its sampler has points left."""
+        try:
+            self.study.tell(trial, **result)
+        except RuntimeError:
+            # A sampler without points stops Optuna's loop, and this is none.  The study has the result nevertheless.
+            if not self.study.get_trials(deepcopy=False)[trial.number].state.is_finished():
+                raise
+            self._is_exhausted = True
 
     def _suggested(self, trial: Any, space: Space, label: str = "") -> Point:
         """Return the settings that a trial suggests, one after the other, as Optuna's objectives do."""

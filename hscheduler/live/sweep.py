@@ -6,6 +6,7 @@ The scheduler is its own, of simulated nodes on this host, or that of a service 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import re
 import threading
@@ -28,6 +29,8 @@ from hscheduler.live.submission import AGAIN, Submission, attempt_id, is_retryab
 from hscheduler.record.api import SchedulerRecord
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
+
+logger = logging.getLogger(__name__)
 
 #: What a scheduler calls a sweep without a name.
 SWEEP = "sweep"
@@ -205,8 +208,12 @@ class Sweep:
                     self._last = self.report()
             raise
         finally:
-            # Also if a second interrupt comes meanwhile: jobs that end here would end for good.
-            scheduler.close(leave=is_interrupted, interrupt=is_interrupted)
+            try:
+                # Also if a second interrupt comes meanwhile: jobs that end here would end for good.
+                scheduler.close(leave=is_interrupted, interrupt=is_interrupted)
+            finally:
+                if record is None:
+                    self._report_rest()
         return self.report()
 
     def feed(self, scheduler: LiveScheduler) -> None:
@@ -310,8 +317,9 @@ class Sweep:
         self._due_s = next(self._arrivals)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
-        except StopIteration:
-            self._most = len(self._trials)
+        except StopIteration as end:
+            self._most, why = len(self._trials), str(end) or "there are no more points"
+            logger.warning("the sweep ends after %d of %d trials: %s", self._most, self.spec.sweep.trials, why)
             # Its stopping rule must not wait for more.
             scheduler.open_sweep(dataclasses.replace(self.spec.opened(self.name), trials=self._most))
             return
@@ -351,13 +359,30 @@ class Sweep:
             if scheduler.now_s() >= self._again_at_s(trial, scheduler):
                 self._try(trial, scheduler)
         else:
-            trial.is_reported = True
-            killed = submission.is_stopped and submission.phase is Phase.KILLED
-            value = submission.stopped_with if killed else submission.loss
-            if submission.has_diverged:
-                self._source.tell(trial.job_id, None, killed=True)
-            else:
-                self._source.tell(trial.job_id, value, killed, submission.rungs)
+            self._report(trial)
+
+    def _report(self, trial: _Trial) -> None:
+        """Tell the source the result of a trial: that of its latest attempt."""
+        trial.is_reported, submission = True, trial.attempts[-1]
+        killed = submission.is_stopped and submission.phase is Phase.KILLED
+        value = submission.stopped_with if killed else submission.loss
+        if submission.has_diverged:
+            self._source.tell(trial.job_id, None, killed=True)
+        else:
+            self._source.tell(trial.job_id, value, killed, submission.rungs)
+
+    def _report_rest(self) -> None:
+        """Report the trials that an error ended; in a study of the user's they would seem to run for ever."""
+        try:
+            for trial in self._trials:
+                if not trial.is_reported:
+                    self._report(trial)
+            # The error came before the latest point had a job.
+            for job_id in list(self.points)[len(self._trials) :]:
+                self._source.tell(job_id, None)
+        except Exception as error:
+            # The caller raises the error that ended the sweep.
+            logger.warning("trials that were ended are not reported: %s: %s", type(error).__name__, error)
 
     def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         last = trial.attempts[-1]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dhscheduler/pb/scheduler.proto\x12\rhscheduler.pb\"\xd0\x01\n\x10OpenSweepRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x11\n\tdirection\x18\x02 \x01(\t\x12\x11\n\tthreshold\x18\x03 \x01(\r\x12\x0e\n\x06metric\x18\x04 \x01(\t\x12\x1a\n\x12\x66\x65\x65\x64\x62\x61\x63k_iteration\x18\x05 \x01(\r\x12\x0c\n\x04stop\x18\x06 \x01(\t\x12\x0b\n\x03\x65ta\x18\x07 \x01(\r\x12\x18\n\x10grace_iterations\x18\x08 \x01(\r\x12\x16\n\x0emax_iterations\x18\t \x01(\r\x12\x0e\n\x06trials\x18\n \x01(\x04\"\x10\n\x0eOpenSweepReply\"\\\n\x10SubmitJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05sweep\x18\x02 \x01(\t\x12\x15\n\rsettings_json\x18\x03 \x01(\t\x12\x12\n\npoint_json\x18\x04 \x01(\t\"\x1c\n\x08JobReply\x12\x10\n\x08job_json\x18\x01 \x01(\t\"5\n\x0fRunSweepRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x13\n\x0btables_json\x18\x02 \x01(\t\"\x1e\n\rRunSweepReply\x12\r\n\x05sweep\x18\x01 \x01(\t\"/\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"7\n\x0fListJobsRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x15\n\rgoing_on_only\x18\x02 \x01(\x08\"O\n\rListJobsReply\x12\x10\n\x08job_json\x18\x01 \x03(\t\x12\x16\n\x0escheduler_json\x18\x02 \x01(\t\x12\x14\n\x0cnum_left_out\x18\x03 \x01(\x04\"(\n\x0bKillRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\"\x1c\n\tKillReply\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"1\n\x10GetReportRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"4\n\x0eGetReportReply\x12\x13\n\x0breport_json\x18\x01 \x01(\t\x12\r\n\x05\x65nded\x18\x02 \x01(\x08\",\n\x0cWatchRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"A\n\x04News\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\r\n\x05\x65nded\x18\x04 \x01(\x08\"!\n\x0fGetModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x19\n\tModelPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x85\x05\n\nHScheduler\x12K\n\tOpenSweep\x12\x1f.hscheduler.pb.OpenSweepRequest\x1a\x1d.hscheduler.pb.OpenSweepReply\x12\x45\n\tSubmitJob\x12\x1f.hscheduler.pb.SubmitJobRequest\x1a\x17.hscheduler.pb.JobReply\x12H\n\x08RunSweep\x12\x1e.hscheduler.pb.RunSweepRequest\x1a\x1c.hscheduler.pb.RunSweepReply\x12?\n\x06GetJob\x12\x1c.hscheduler.pb.GetJobRequest\x1a\x17.hscheduler.pb.JobReply\x12H\n\x08ListJobs\x12\x1e.hscheduler.pb.ListJobsRequest\x1a\x1c.hscheduler.pb.ListJobsReply\x12<\n\x04Kill\x12\x1a.hscheduler.pb.KillRequest\x1a\x18.hscheduler.pb.KillReply\x12K\n\tGetReport\x12\x1f.hscheduler.pb.GetReportRequest\x1a\x1d.hscheduler.pb.GetReportReply\x12;\n\x05Watch\x12\x1b.hscheduler.pb.WatchRequest\x1a\x13.hscheduler.pb.News0\x01\x12\x46\n\x08GetModel\x12\x1e.hscheduler.pb.GetModelRequest\x1a\x18.hscheduler.pb.ModelPart0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dhscheduler/pb/scheduler.proto\x12\rhscheduler.pb\"\xe7\x01\n\x10OpenSweepRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x11\n\tdirection\x18\x02 \x01(\t\x12\x11\n\tthreshold\x18\x03 \x01(\r\x12\x0e\n\x06metric\x18\x04 \x01(\t\x12\x1a\n\x12\x66\x65\x65\x64\x62\x61\x63k_iteration\x18\x05 \x01(\r\x12\x0c\n\x04stop\x18\x06 \x01(\t\x12\x0b\n\x03\x65ta\x18\x07 \x01(\r\x12\x18\n\x10grace_iterations\x18\x08 \x01(\r\x12\x16\n\x0emax_iterations\x18\t \x01(\r\x12\x0e\n\x06trials\x18\n \x01(\x04\x12\x15\n\rkeep_diverged\x18\x0b \x01(\x08\"\x10\n\x0eOpenSweepReply\"\\\n\x10SubmitJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05sweep\x18\x02 \x01(\t\x12\x15\n\rsettings_json\x18\x03 \x01(\t\x12\x12\n\npoint_json\x18\x04 \x01(\t\"\x1c\n\x08JobReply\x12\x10\n\x08job_json\x18\x01 \x01(\t\"5\n\x0fRunSweepRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x13\n\x0btables_json\x18\x02 \x01(\t\"\x1e\n\rRunSweepReply\x12\r\n\x05sweep\x18\x01 \x01(\t\"/\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"7\n\x0fListJobsRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x15\n\rgoing_on_only\x18\x02 \x01(\x08\"O\n\rListJobsReply\x12\x10\n\x08job_json\x18\x01 \x03(\t\x12\x16\n\x0escheduler_json\x18\x02 \x01(\t\x12\x14\n\x0cnum_left_out\x18\x03 \x01(\x04\"(\n\x0bKillRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\"\x1c\n\tKillReply\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"1\n\x10GetReportRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"4\n\x0eGetReportReply\x12\x13\n\x0breport_json\x18\x01 \x01(\t\x12\r\n\x05\x65nded\x18\x02 \x01(\x08\",\n\x0cWatchRequest\x12\r\n\x05sweep\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"A\n\x04News\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\r\n\x05\x65nded\x18\x04 \x01(\x08\"!\n\x0fGetModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x19\n\tModelPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x85\x05\n\nHScheduler\x12K\n\tOpenSweep\x12\x1f.hscheduler.pb.OpenSweepRequest\x1a\x1d.hscheduler.pb.OpenSweepReply\x12\x45\n\tSubmitJob\x12\x1f.hscheduler.pb.SubmitJobRequest\x1a\x17.hscheduler.pb.JobReply\x12H\n\x08RunSweep\x12\x1e.hscheduler.pb.RunSweepRequest\x1a\x1c.hscheduler.pb.RunSweepReply\x12?\n\x06GetJob\x12\x1c.hscheduler.pb.GetJobRequest\x1a\x17.hscheduler.pb.JobReply\x12H\n\x08ListJobs\x12\x1e.hscheduler.pb.ListJobsRequest\x1a\x1c.hscheduler.pb.ListJobsReply\x12<\n\x04Kill\x12\x1a.hscheduler.pb.KillRequest\x1a\x18.hscheduler.pb.KillReply\x12K\n\tGetReport\x12\x1f.hscheduler.pb.GetReportRequest\x1a\x1d.hscheduler.pb.GetReportReply\x12;\n\x05Watch\x12\x1b.hscheduler.pb.WatchRequest\x1a\x13.hscheduler.pb.News0\x01\x12\x46\n\x08GetModel\x12\x1e.hscheduler.pb.GetModelRequest\x1a\x18.hscheduler.pb.ModelPart0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,39 +32,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hscheduler.pb.scheduler_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPENSWEEPREQUEST']._serialized_start=49
-  _globals['_OPENSWEEPREQUEST']._serialized_end=257
-  _globals['_OPENSWEEPREPLY']._serialized_start=259
-  _globals['_OPENSWEEPREPLY']._serialized_end=275
-  _globals['_SUBMITJOBREQUEST']._serialized_start=277
-  _globals['_SUBMITJOBREQUEST']._serialized_end=369
-  _globals['_JOBREPLY']._serialized_start=371
-  _globals['_JOBREPLY']._serialized_end=399
-  _globals['_RUNSWEEPREQUEST']._serialized_start=401
-  _globals['_RUNSWEEPREQUEST']._serialized_end=454
-  _globals['_RUNSWEEPREPLY']._serialized_start=456
-  _globals['_RUNSWEEPREPLY']._serialized_end=486
-  _globals['_GETJOBREQUEST']._serialized_start=488
-  _globals['_GETJOBREQUEST']._serialized_end=535
-  _globals['_LISTJOBSREQUEST']._serialized_start=537
-  _globals['_LISTJOBSREQUEST']._serialized_end=592
-  _globals['_LISTJOBSREPLY']._serialized_start=594
-  _globals['_LISTJOBSREPLY']._serialized_end=673
-  _globals['_KILLREQUEST']._serialized_start=675
-  _globals['_KILLREQUEST']._serialized_end=715
-  _globals['_KILLREPLY']._serialized_start=717
-  _globals['_KILLREPLY']._serialized_end=745
-  _globals['_GETREPORTREQUEST']._serialized_start=747
-  _globals['_GETREPORTREQUEST']._serialized_end=796
-  _globals['_GETREPORTREPLY']._serialized_start=798
-  _globals['_GETREPORTREPLY']._serialized_end=850
-  _globals['_WATCHREQUEST']._serialized_start=852
-  _globals['_WATCHREQUEST']._serialized_end=896
-  _globals['_NEWS']._serialized_start=898
-  _globals['_NEWS']._serialized_end=963
-  _globals['_GETMODELREQUEST']._serialized_start=965
-  _globals['_GETMODELREQUEST']._serialized_end=998
-  _globals['_MODELPART']._serialized_start=1000
-  _globals['_MODELPART']._serialized_end=1025
-  _globals['_HSCHEDULER']._serialized_start=1028
-  _globals['_HSCHEDULER']._serialized_end=1673
+  _globals['_OPENSWEEPREQUEST']._serialized_end=280
+  _globals['_OPENSWEEPREPLY']._serialized_start=282
+  _globals['_OPENSWEEPREPLY']._serialized_end=298
+  _globals['_SUBMITJOBREQUEST']._serialized_start=300
+  _globals['_SUBMITJOBREQUEST']._serialized_end=392
+  _globals['_JOBREPLY']._serialized_start=394
+  _globals['_JOBREPLY']._serialized_end=422
+  _globals['_RUNSWEEPREQUEST']._serialized_start=424
+  _globals['_RUNSWEEPREQUEST']._serialized_end=477
+  _globals['_RUNSWEEPREPLY']._serialized_start=479
+  _globals['_RUNSWEEPREPLY']._serialized_end=509
+  _globals['_GETJOBREQUEST']._serialized_start=511
+  _globals['_GETJOBREQUEST']._serialized_end=558
+  _globals['_LISTJOBSREQUEST']._serialized_start=560
+  _globals['_LISTJOBSREQUEST']._serialized_end=615
+  _globals['_LISTJOBSREPLY']._serialized_start=617
+  _globals['_LISTJOBSREPLY']._serialized_end=696
+  _globals['_KILLREQUEST']._serialized_start=698
+  _globals['_KILLREQUEST']._serialized_end=738
+  _globals['_KILLREPLY']._serialized_start=740
+  _globals['_KILLREPLY']._serialized_end=768
+  _globals['_GETREPORTREQUEST']._serialized_start=770
+  _globals['_GETREPORTREQUEST']._serialized_end=819
+  _globals['_GETREPORTREPLY']._serialized_start=821
+  _globals['_GETREPORTREPLY']._serialized_end=873
+  _globals['_WATCHREQUEST']._serialized_start=875
+  _globals['_WATCHREQUEST']._serialized_end=919
+  _globals['_NEWS']._serialized_start=921
+  _globals['_NEWS']._serialized_end=986
+  _globals['_GETMODELREQUEST']._serialized_start=988
+  _globals['_GETMODELREQUEST']._serialized_end=1021
+  _globals['_MODELPART']._serialized_start=1023
+  _globals['_MODELPART']._serialized_end=1048
+  _globals['_HSCHEDULER']._serialized_start=1051
+  _globals['_HSCHEDULER']._serialized_end=1696
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenSweepRequest(_message.Message):
-    __slots__ = ("sweep", "direction", "threshold", "metric", "feedback_iteration", "stop", "eta", "grace_iterations", "max_iterations", "trials")
+    __slots__ = ("sweep", "direction", "threshold", "metric", "feedback_iteration", "stop", "eta", "grace_iterations", "max_iterations", "trials", "keep_diverged")
     SWEEP_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class OpenSweepRequest(_message.Message):
     GRACE_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     TRIALS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_DIVERGED_FIELD_NUMBER: _ClassVar[int]
     sweep: str
     direction: str
     threshold: int
@@ -28,7 +29,8 @@ class OpenSweepRequest(_message.Message):
     grace_iterations: int
     max_iterations: int
     trials: int
-    def __init__(self, sweep: _Optional[str] = ..., direction: _Optional[str] = ..., threshold: _Optional[int] = ..., metric: _Optional[str] = ..., feedback_iteration: _Optional[int] = ..., stop: _Optional[str] = ..., eta: _Optional[int] = ..., grace_iterations: _Optional[int] = ..., max_iterations: _Optional[int] = ..., trials: _Optional[int] = ...) -> None: ...
+    keep_diverged: bool
+    def __init__(self, sweep: _Optional[str] = ..., direction: _Optional[str] = ..., threshold: _Optional[int] = ..., metric: _Optional[str] = ..., feedback_iteration: _Optional[int] = ..., stop: _Optional[str] = ..., eta: _Optional[int] = ..., grace_iterations: _Optional[int] = ..., max_iterations: _Optional[int] = ..., trials: _Optional[int] = ..., keep_diverged: _Optional[bool] = ...) -> None: ...
 
 class OpenSweepReply(_message.Message):
     __slots__ = ()

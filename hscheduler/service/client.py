@@ -88,6 +88,7 @@ class SchedulerClient:
                 grace_iterations=opened.stopping.grace_iterations,
                 max_iterations=opened.stopping.max_iterations,
                 trials=opened.trials,
+                keep_diverged=not opened.stop_diverged,
             ),
             f"open sweep {opened.sweep}",
         )

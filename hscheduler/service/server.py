@@ -72,6 +72,7 @@ class SchedulerService(HSchedulerServicer):
                 request.stop, request.eta or DEFAULT.eta, request.grace_iterations, request.max_iterations
             ),
             request.trials,
+            stop_diverged=not request.keep_diverged,
         )
         self._check_takes_jobs(request.sweep)
         self._scheduler.check_room()

@@ -23,7 +23,10 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from eps.errors import ConfigError
+from eps.spec.setting import plain
 from eps.system.nearest import did_you_mean
 
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
@@ -234,7 +237,28 @@ def space_of(tables: Mapping[str, Any]) -> Space:
     ConfigError
         A table is invalid.
     """
-    return tuple(_entry_of(name, value) for name, value in tables.items())
+    return tuple(_entry_of(name, _as_json(f"space.{name}", value)) for name, value in tables.items())
+
+
+def _as_json(name: str, value: Any) -> Any:
+    """Return a value as a file has it: with lists instead of tuples and arrays, and numbers instead of NumPy's.
+
+    Raises
+    ------
+    ConfigError
+        It has an object that is none of JSON, the format of records and reports.
+    """
+    value = plain(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json(f"{name}.{key}", each) for key, each in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_as_json(name, each) for each in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise ConfigError(
+            f"{name} has {value!r}, but must have numbers, texts, truth values or tables: give the name of a function "
+            "or an object as text, and look it up in the callable"
+        )
+    return value
 
 
 def _entry_of(name: str, value: Any) -> Dimension | Branch:

@@ -40,10 +40,38 @@ def test_folds_begin_anew_where_that_is_asked_for() -> None:
     assert [r.anew for r in fold_requests(request_of(anew=True))] == [True] * 3
 
 
-def test_folds_without_a_name_take_none_that_others_had(home: Path) -> None:
-    (home / "jobs" / "softmax-1-fold-0").mkdir(parents=True)
-    (home / "jobs" / "softmax-2").mkdir()
-    assert [r.name for r in fold_requests(request_of(name=""))] == [f"softmax-3-fold-{i}" for i in range(3)]
+def rows(path: Path, **settings: Any) -> dict[str, Any]:
+    """Return the settings of a small cross-validation, whose data is at ``path``."""
+    path.write_text("1 1:1 2:0.5\n-1 2:1\n" * 12)
+    small = {"model": "logistic", "folds": 3, "splits": 2, "workers": 1, "servers": 1, "iterations": 5}
+    return {"data": str(path), **small, **settings}
+
+
+def test_folds_without_a_name_take_none_that_others_had(home: Path, tmp_path: Path) -> None:
+    for name in ("logistic-1-fold-0", "logistic-2", "logistic-3-fold-2"):
+        (home / "jobs" / name).mkdir(parents=True)
+    trained: list[str] = []
+
+    def train(fold: RunRequest) -> dict[str, Any]:
+        prepared = prepare_job(fold)
+        prepared.lock.close()
+        trained.append(prepared.directory.name)
+        return report_of(prepared.directory.name, 0.5)
+
+    request = RunRequest.from_values(rows(tmp_path / "rows.svm"))
+    assert run_folds(request, train)["name"] == "logistic-4"
+    assert trained == [f"logistic-4-fold-{fold}" for fold in range(3)]
+    assert run_folds(request, train, lambda name: report_of(name, 0.5))["name"] == "logistic-5"
+
+
+def test_two_cross_validations_at_once_take_two_names(home: Path, tmp_path: Path) -> None:
+    first, second = (fold_requests(RunRequest.from_values(rows(tmp_path / "rows.svm")))[0] for _ in range(2))
+    others = []
+    mine = prepare_job(first, before_data=lambda: others.append(prepare_job(second)))
+    found = [each.directory.name for each in (mine, *others)]
+    for each in (mine, *others):
+        each.lock.close()
+    assert found == ["logistic-2-fold-0", "logistic-1-fold-0"]
 
 
 def test_report_has_means_and_spread_over_the_folds() -> None:
@@ -86,9 +114,7 @@ def test_fold_that_fails_ends_the_rest() -> None:
 @pytest.fixture
 def interrupted(home: Path, tmp_path: Path) -> dict[str, Any]:
     """The settings of a cross-validation of which one fold has finished and one was interrupted."""
-    (tmp_path / "rows.svm").write_text("1 1:1 2:0.5\n-1 2:1\n" * 12)
-    settings = {"name": "cv", "data": str(tmp_path / "rows.svm"), "model": "logistic", "folds": 3, "splits": 2}
-    settings |= {"workers": 1, "servers": 1, "iterations": 5}
+    settings = rows(tmp_path / "rows.svm", name="cv")
     folds = fold_requests(RunRequest.from_values(settings))
     for fold, state in zip(folds, ("finished", "killed"), strict=False):
         prepared = prepare_job(fold)

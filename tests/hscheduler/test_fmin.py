@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import eps
-from eps.errors import ConfigError, PeerUnavailableError, StoppedEarlyError, TrainingError
+from eps.errors import DIVERGED, ConfigError, PeerUnavailableError, StoppedEarlyError, TrainingError
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
@@ -167,6 +167,78 @@ def test_an_objective_that_returns_a_loss_for_an_early_stop_is_not_the_best() ->
     ended = trials.results[0]
     assert (ended["loss"], ended["killed"], ended["why"]) == (0.0, True, "it is the worst")
     assert "killed" not in trials.results[1]
+
+
+class DivergesFirst(StopsAll):
+    """The training of the first job diverges; the others finish."""
+
+    def __init__(self) -> None:
+        self.opened: list[e.SweepOpened] = []
+        self.jobs = 0
+
+    def open_sweep(self, opened: e.SweepOpened) -> None:
+        self.opened.append(opened)
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+        job_id, self.jobs = submitted.request.job_id, self.jobs + 1
+        submission = Submission(job_id, submitted.request.sweep, "name", spec)
+        if self.jobs == 1:
+            submission.is_stopped, submission.why = True, f"{job_id} is killed: {DIVERGED}: its loss grew from 1 to 1e9"
+        else:
+            submission.report = {"metrics": {"train_loss": 0.25}}
+        submission.end(Phase.KILLED if self.jobs == 1 else Phase.FINISHED)
+        return submission
+
+
+def train(point: dict[str, float]) -> float:
+    return float(eps.run(data="sklearn:digits", model="softmax")["metrics"]["train_loss"]) + abs(point["x"])
+
+
+def test_a_search_goes_on_after_a_job_that_diverged() -> None:
+    early_stop = pytest.importorskip("hyperopt.early_stop")
+    trials = htrials(DivergesFirst(), points_to_evaluate=[{"x": x} for x in (0.0, 2.0, 1.0)])
+    assert search(trials, train, early_stop_fn=early_stop.no_progress_loss(9)) == {"x": 1.0}
+    diverged, *others = trials.results
+    assert (diverged["status"], diverged["killed"]) == ("fail", True)
+    assert "training diverged: its loss grew from 1 to 1e9" in diverged["why"] and "loss" not in diverged
+    assert [each["loss"] for each in others] == [2.25, 1.25]
+
+
+def test_a_search_without_results_names_the_jobs_that_diverged() -> None:
+    exceptions = pytest.importorskip("hyperopt.exceptions")
+    with pytest.raises(exceptions.AllTrialsFailed, match=r"no trial has a result: diverged: .* grew from 1 to 1e9"):
+        search(htrials(DivergesFirst()), train, 1)
+
+
+def test_an_objective_that_trains_again_after_it_diverged_may_be_the_best() -> None:
+    def objective(point: dict[str, float]) -> float:
+        try:
+            return train(point)
+        except TrainingError:
+            return train({"x": 0.0})
+
+    trials = htrials(DivergesFirst(), points_to_evaluate=[{"x": -1.0}, {"x": 0.5}])
+    assert search(trials, objective) == {"x": -1.0}
+    assert trials.results[0] == {"status": "ok", "loss": 0.25}
+
+
+def test_an_error_after_a_job_that_diverged_is_raised() -> None:
+    def objective(point: dict[str, float]) -> float:
+        try:
+            return train(point)
+        except TrainingError:
+            raise ValueError("no smaller rate") from None
+
+    with pytest.raises(ValueError, match="no smaller rate"):
+        search(htrials(DivergesFirst()), objective, 1)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_jobs_that_diverge_may_go_on(stops: bool) -> None:
+    scheduler = DivergesFirst()
+    scheduler.jobs = 1
+    search(htrials(scheduler, stop_diverged=stops), train, 1)
+    assert [opened.stop_diverged for opened in scheduler.opened] == [stops]
 
 
 def test_an_exit_of_the_program_is_no_failure_of_a_point() -> None:

@@ -124,3 +124,20 @@ def test_values_at_rungs_are_intermediate_values(optuna):
     assert finished.intermediate_values == {10: 0.5, 30: 0.375}
     assert (stopped.state, stopped.value) == (optuna.trial.TrialState.PRUNED, 0.75)
     assert stopped.intermediate_values == {10: 0.75}
+
+
+@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
+@pytest.mark.parametrize("end", ["finished", "killed", "failed"])
+@pytest.mark.parametrize("sampler", ["GridSampler", "BruteForceSampler"])
+def test_there_are_no_more_points_once_a_sampler_has_tried_all(optuna, sampler, end):
+    shapes = ["round", "square"]
+    given = [{"shape": shapes}] if sampler == "GridSampler" else []
+    study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(*given))
+    spec = Spec.of({"space": {"shape": {"choice": shapes}}, "job": {"iterations": 9}}, is_callable=True)
+    points = OptunaPoints(spec, study)
+    assert {points.ask(name)["shape"] for name in ("a", "b")} == set(shapes)
+    for name in ("a", "b"):
+        points.tell(name, None if end == "failed" else 0.5, killed=end == "killed")
+    with pytest.raises(StopIteration, match=f"{sampler} has no more points"):
+        points.ask("c")
+    assert len(study.trials) == 2 and all(trial.state.is_finished() for trial in study.trials)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eps.errors import ConfigError
@@ -143,6 +145,38 @@ def test_a_space_with_branches_survives_the_trip_as_tables(tmp_path: Path) -> No
     for corner in corners:
         check(corner)
     assert {point["optimizer"] for point in corners} == set(OWN)
+
+
+def test_a_space_in_python_may_have_tuples_and_arrays() -> None:
+    space = space_of(
+        {
+            "rate": {"loguniform": (1e-3, 1)},
+            "size": {"choice": np.arange(100, 300, 100)},
+            "how": {"choice": ({"depth": {"randint": np.array([1, 9])}}, {"layers": (64, 10)})},
+        }
+    )
+    assert space == space_of(
+        {
+            "rate": {"loguniform": [1e-3, 1]},
+            "size": {"choice": [100, 200]},
+            "how": {"choice": [{"depth": {"randint": [1, 9]}}, {"layers": [64, 10]}]},
+        }
+    )
+    json.dumps([each.table() for each in space])
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"choice": [len, max]}, r"space.act.choice has <built-in function len>, but must have .* as text"),
+        ({"choice": [{"act": Random, "size": 3}, {}]}, "space.act.choice.act has <class"),
+        ({"choice": np.array([1 + 2j])}, r"space.act.choice has \(1\+2j\)"),
+        ({"choice": np.array([0.1, math.nan])}, "must have finite numbers"),
+    ],
+)
+def test_values_that_a_record_cannot_hold_are_refused(entry: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Spec.of({"space": {"act": entry}}, is_callable=True)
 
 
 @pytest.mark.parametrize(

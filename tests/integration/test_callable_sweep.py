@@ -17,6 +17,7 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError
 from eps.system.waits import wait_for
+from hscheduler.core import events as e
 from hscheduler.service.recorded_sweep import RecordedSweep
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
@@ -189,6 +190,72 @@ def test_a_callable_that_is_gone_is_named_before_its_trials_fail(tmp_path: Path)
         place.objective()
     place.remove()
     assert RecordedSweep.find("calls") is None
+
+
+@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
+@pytest.mark.parametrize("rule", ["none", "sha"])
+def test_a_sweep_ends_when_its_study_has_no_more_points(
+    rule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    shapes = ["round", "square", "flat"]
+    of = optuna.samplers
+    # With sha all three are drawn at once.  One fails, and then the others are paused for six that do not come.
+    sampler, vcores = (of.GridSampler({"shape": shapes}), 1) if rule == "none" else (of.BruteForceSampler(), 3)
+
+    def objective(point: dict[str, Any]) -> None:
+        if rule == "sha" and point["shape"] == "square":
+            raise ValueError("of all things")
+        if rule == "sha":
+            wait_for((tmp_path / "failed").exists, 20.0, "the failure of the other trial")
+        good({"width": len(point["shape"])})
+
+    tables = {
+        "cluster": {"nodes": 1, "vcores": vcores},
+        "sweep": {"trials": 9, "retries": 0, "stop": rule, "eta": 2, "grace_iterations": 3},
+        "space": {"shape": {"choice": shapes}},
+        "job": {"iterations": 9},
+    }
+
+    def note(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
+        if isinstance(event, e.JobEnded):
+            (tmp_path / "failed").touch()
+
+    study = optuna.create_study(sampler=sampler)
+    found = hscheduler.sweep(tables, policy="static", study=study, objective=objective, on_event=note)
+    assert sorted(trial["point"]["shape"] for trial in found["trials"]) == sorted(shapes)
+    assert all(trial.state.is_finished() for trial in study.trials)
+    assert found["best"]["point"] == {"shape": "flat"}
+    name = type(sampler).__name__
+    assert f"the sweep ends after 3 of 9 trials: the study's {name} has no more points" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_no_trial_of_a_study_runs_after_an_error(error: type[BaseException]) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
+
+    def suggest(trial: Any) -> dict[str, Any]:
+        if trial.number == 3:
+            raise error
+        return {"hangs": trial.number > 0, "width": trial.suggest_float("width", 0, 1)}
+
+    def objective(point: dict[str, Any]) -> None:
+        if point["hangs"]:
+            time.sleep(60)
+        good(point)
+
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else ConfigError):
+        hscheduler.sweep(
+            {"cluster": {"nodes": 1, "vcores": 3}, "sweep": {"trials": 9, "stop": "none"}, "job": {"iterations": 9}},
+            policy="static",
+            study=study,
+            suggest=suggest,
+            objective=objective,
+        )
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
 
 
 def test_wrong_uses_are_refused(tmp_path: Path) -> None:

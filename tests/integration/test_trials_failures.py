@@ -46,6 +46,19 @@ def done(tid: int, **result: Any) -> dict[str, Any]:
     return {**document, "state": hyperopt.JOB_STATE_DONE, "result": {"status": STATUS_OK, **result}}
 
 
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_search_goes_on_after_a_job_that_diverged(processes: bool) -> None:
+    def objective(point: dict[str, float]) -> float:
+        job = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd", "iterations": 100}
+        return float(eps.run(**job, workers=1, servers=1, **point)["metrics"]["train_loss"])
+
+    first = [{"learning_rate": rate} for rate in (8.0, 1e30, 0.01)]
+    trials = HTrials(parallelism=1, cluster=CLUSTER, processes=processes, points_to_evaluate=first)
+    assert search(trials, objective, max_evals=0) == first[-1]
+    assert [result["status"] for result in trials.results] == [STATUS_FAIL, STATUS_FAIL, STATUS_OK]
+    assert all("training diverged" in result["why"] for result in trials.results[:2])
+
+
 @pytest.mark.parametrize(("retries", "jobs"), [(0, 1), (1, 2)])
 def test_a_crashed_job_is_retried(home: Path, retries: int, jobs: int) -> None:
     with LiveScheduler(CLUSTER.capacities(), LiveSettings("static"), KillsFirst(home, "any")) as scheduler:

@@ -53,7 +53,7 @@ SIGNATURES = {
     "hscheduler.HTrials": (
         "scheduler=None, parallelism=4, *, cluster=None, settings=None, threshold=None, direction=None, "
         "points_to_evaluate=(), retries=1, processes=False, state=None, stop='', eta=3, grace_iterations=0, "
-        "max_iterations=0"
+        "max_iterations=0, stop_diverged=True"
     ),
     "hscheduler.service.client.SchedulerClient": "directory, address='', give_up_s=30.0",
     "hscheduler.service.client.SchedulerClient.submit_job": "job_id, spec, sweep='', point=None",

@@ -141,21 +141,31 @@ def _leave(started: Job) -> int:
 
 
 def _run_folds(request: RunRequest, detail: Detail) -> int:
-    from eps.job.folds import check_folds, combine_folds, fold_requests, left_folds, write_folds
+    from eps.job.folds import (
+        check_folds,
+        combine_folds,
+        fold_requests,
+        left_folds,
+        name_of,
+        named_by,
+        write_folds,
+    )
 
     check_folds(request)
-    folds, reports = fold_requests(request), []
-    left = left_folds(folds)
-    for fold in folds:
+    named, reports = request, []
+    left = left_folds(fold_requests(request))
+    for number in range(request.spec.folds):
+        fold = fold_requests(named)[number]
         with _heard(request.spec.on):
             job = _continued(fold, detail) if fold.name in left else _started(fold, sys.stdout, detail)
             report, code = _to_its_end(job, fold, sys.stdout, detail)
         if code != EXIT_OK:
-            name = fold.name.rpartition("-fold-")[0]
-            print(f"eps: {fold.name} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+            name = name_of(job.name)
+            print(f"eps: {job.name} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
             print(f"eps: to continue: the same command with --name {name}", file=sys.stderr)
             return code
         reports.append(report)
+        named = named_by(named, job.name)
     combined = combine_folds(request.name, reports)
     if detail is not Detail.QUIET:
         print(summary_text(combined), flush=True)
