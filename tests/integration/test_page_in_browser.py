@@ -361,6 +361,7 @@ def test_a_trial_has_a_page_of_its_own(browser: Browser, tmp_path: Path) -> None
         ("ticks([0, 4])", [0, 1, 2, 3, 4]),
         ("ticks([-0.3, 0.3])", [-0.2, 0, 0.2]),
         ("ticks([7, 7])", [7]),
+        ("[ticks([0, 1], true), ticks([0, Infinity], true), ticks([NaN, 1]), ticks([0, Infinity])]", [[], [], [], []]),
         ("timeAxis([0, 1200]).ticks(5)", [0, 300, 600, 900, 1200]),
         ("timeAxis([0, 1200]).ticks(5).map(timeAxis([0, 1200]).format).slice(1, 3)", ["5 min", "10 min"]),
         ("usual([1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 1e24])[1] < 40", True),
@@ -380,6 +381,18 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
         trial["point"] = point
     shown(browser, tmp_path / "page.html", report)
     assert texts(browser, "#space h3") == ["learning_rate logarithmic", "l2"]
+    assert number_of(browser, "#trials tbody tr") == 3
+
+
+def test_a_setting_without_any_value_yet_has_an_empty_chart(browser: Browser, tmp_path: Path) -> None:
+    report = report_of(3)
+    points: list[dict[str, Any]] = [{"l2": 0.5}, {"learning_rate": 0.001}, {"learning_rate": 0.1}]
+    for trial, point in zip(report["trials"], points, strict=True):
+        trial["point"] = point
+    for trial in report["trials"][1:]:
+        trial |= {"phase": "training", "finished_s": None, "value": None, "latest": None}
+    shown(browser, tmp_path / "page.html", report)
+    assert texts(browser, "#space h3") == ["l2", "learning_rate logarithmic"]
     assert number_of(browser, "#trials tbody tr") == 3
 
 

@@ -52,6 +52,7 @@ function extent(values) {
 const spread = ([low, high]) => low > 0 && high / low > 50;
 // At most ``most`` round values in the range: steps of 1, 2 or 5 times a power of ten.
 function ticks([low, high], log = false, most = 6) {
+  if (!Number.isFinite(low) || !Number.isFinite(high) || (log && low <= 0)) return [];
   if (!(high > low)) return [low];
   if (!log) {
     const rough = (high - low) / (most - 1), ten = 10 ** Math.floor(Math.log10(rough)), found = [];
