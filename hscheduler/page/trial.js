@@ -9,7 +9,7 @@ function drawTrial(k) {
   stop.hidden = !canStop() || ENDED.has(t.state);
   view.replaceChildren(
     el("nav", { class: "crumbs", "aria-label": "trials" }, el("a", { href: "#", id: "back" }, "‹ all trials"), link(k - 1, "previous"), link(k + 1, "next"), stop),
-    el("header", { class: "top" }, el("div", { class: "head" }, el("h1", { tabindex: "-1" }, t.id), el("span", { class: `badge ${t.state.split(" ")[0]}` }, stateText(t)), t.job ? el("span", { class: "note" }, `job ${t.job}`) : null),
+    el("header", { class: "top" }, el("div", { class: "head" }, el("h1", { tabindex: "-1" }, t.id), el("span", { class: `badge ${t.state.split(" ")[0]}` }, stateText(t)), isLost ? el("span", { class: "badge lost" }, noAnswer(heard)) : null, t.job ? el("span", { class: "note" }, `job ${t.job}`) : null),
       t.why ? el("p", { class: "note" }, ...linked(t.why)) : null,
       el("dl", { class: "figures" }, fact(t.value == null ? `${sweep.metric} so far` : sweep.metric, brief(value)), fact("early feedback", brief(t.feedback)), fact("iterations", t.iterations || null),
         fact("arrived", seconds(t.at[0])), fact("queued for", t.at[1] == null ? null : seconds(t.at[1] - t.at[0])), fact("ran for", seconds(ranFor(t))), fact("paused by the stopping rule", t.rested_s ? seconds(t.rested_s) : null), fact("paused by resizing", t.pause_s ? seconds(t.pause_s) : null), fact("restarts", t.restarts || null))),

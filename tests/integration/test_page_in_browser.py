@@ -22,6 +22,7 @@ from hscheduler.simulator.run import simulate
 from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 from tests.browser import TIMEOUT_S, Browser, find_browser
+from tests.cli.conftest import status_of
 from tests.conftest import require
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -47,6 +48,7 @@ servers = 1
 iterations = 150
 stretch_s = 0.002
 """
+STATE = "document.querySelector('#state').textContent"
 READY = "isDrawn || !document.querySelector('#trial').hidden"
 
 
@@ -487,6 +489,51 @@ def test_trials_and_the_sweep_are_stopped_with_buttons(browser: Browser) -> None
         assert stopped == ["trial-2", "second"]
     finally:
         server.close()
+
+
+def test_a_page_says_that_its_server_does_not_answer(browser: Browser) -> None:
+    report = report_of(3)
+    report["trials"][0] |= {"phase": "training", "finished_s": None}
+    stops = Stops(lambda trial: None, lambda name: None, lambda: ["mine"])
+    server = PageServer(0)
+    try:
+        server.show(lambda: {"elastic": report}, stops=stops)
+        browser.open(server.link)
+        browser.wait_until("canStop() && isDrawn")
+        assert is_shown(browser, "#stop-sweep")
+        server.close()
+        browser.wait_until(f"{STATE}.startsWith('no answer, as of ')")
+        assert not is_shown(browser, "#stop-sweep")
+        browser.value("location.hash = linkTo(sweep.trials[0])")
+        browser.wait_until("!document.querySelector('#trial').hidden")
+        assert "no answer, as of " in text_of(browser, "#trial .head") and not is_shown(browser, "#stop-trial")
+        server = PageServer(server.port)
+        server.show(lambda: {"elastic": report}, stops=stops)
+        browser.wait_until(f"{STATE} === 'running'")
+        assert is_shown(browser, "#stop-trial"), "also of data that has not changed"
+        assert "no answer" not in text_of(browser, "#trial .head") + browser.value("document.title")
+    finally:
+        server.close()
+    assert all("ERR_CONNECTION" in error for error in browser.errors), browser.errors
+    browser.errors.clear()
+
+
+def test_the_page_of_a_job_says_that_its_server_does_not_answer(browser: Browser) -> None:
+    status = {**status_of(), "loss": 0.5}
+    server = JobPageServer(0)
+    try:
+        server.take(status, [{"clock": k, "seconds": 0.1 * k, "loss": 1 / (1 + k)} for k in range(50)])
+        browser.open(server.address)
+        assert text_of(browser, "#state") == "running"
+        server.close()
+        browser.wait_until(f"{STATE}.startsWith('no answer, as of ')")
+        server = JobPageServer(server.port)
+        server.take(status)
+        browser.wait_until(f"{STATE} === 'running'")
+    finally:
+        server.close()
+    assert all("ERR_CONNECTION" in error for error in browser.errors), browser.errors
+    browser.errors.clear()
 
 
 def test_a_page_opened_before_the_start_of_a_sweep_shows_the_start(browser: Browser) -> None:

@@ -31,6 +31,8 @@ const brief = (v, digits = 4) => {
   if (Number.isInteger(v) && size < 1e7) return String(v);
   return size < 1e-3 || size >= 1e7 ? v.toExponential(digits > 3 ? 2 : 1).replace(/\.?0+e/, "e").replace("e+", "e") : String(+v.toPrecision(digits));
 };
+// The state of a page whose server does not answer, with the time of its data.
+const noAnswer = (heard) => `no answer, as of ${heard.toTimeString().slice(0, 5)}`;
 const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 // ---- colours
