@@ -100,6 +100,8 @@ function show() {
 // A reader may have written the address.
 function decoded(text) { try { return decodeURIComponent(text); } catch (error) { return text; } }
 function done() { isDrawn = true; isStale = false; }
+// Draw everything in the window's new width or colours.
+function redrawAll() { drawnTrial = { ...drawnTrial, from: "" }; draw(); }
 function redraw() { for (const each of [drawBands, drawAnytime, drawCurves, drawSpace]) each(); }
 
 // ---- stopping
@@ -149,8 +151,8 @@ window.addEventListener("hashchange", () => {
   if ($("trial").hidden) window.scrollTo(0, kept); else { window.scrollTo(0, 0); $("trial").querySelector("h1").focus(); }
 });
 let width = window.innerWidth;
-window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; draw(); } });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; redrawAll(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
 takeKey();
 draw();
 

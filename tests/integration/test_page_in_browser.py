@@ -491,6 +491,42 @@ def test_trials_and_the_sweep_are_stopped_with_buttons(browser: Browser) -> None
         server.close()
 
 
+def test_the_view_of_a_trial_stays_where_its_reader_is(browser: Browser) -> None:
+    report = report_of(60)
+    running, ended = report["trials"][0], report["trials"][1]
+    running |= {"phase": "training", "finished_s": None}
+    report["decisions"] += [{"at_s": 9e3, "sentence": "trial-1 waits", "jobs": ["trial-1"], "plan": []}] * 60
+    top = "document.querySelector('#trial-decisions').scrollTop"
+    first, second = ("document.querySelector('#trial h1').isFirst", "document.querySelector('#trial h1').isSecond")
+    server = PageServer(0)
+
+    def pass_time() -> None:
+        report["end_s"] += 1.0
+        end_s = report["end_s"]
+        browser.wait_until(f"sweep.end_s === {end_s}")
+
+    try:
+        server.show(lambda: {"elastic": report})
+        browser.open(server.address + "#trial/trial-2", 1200, 500)
+        browser.wait_until(READY)
+        browser.value(f"{first} = true")
+        pass_time()
+        assert browser.value(first), "nothing of it has changed"
+        ended["why"] = "it is drawn again"
+        browser.wait_until("document.querySelector('#trial').textContent.includes('it is drawn again')")
+        browser.value("location.hash = linkTo(sweep.trials[0])")
+        browser.wait_until("document.querySelector('#trial h1').textContent === 'trial-1'")
+        browser.value(f"{second} = true; {top} = 70; document.querySelector('#next-trial').focus(); scrollTo(0, 240)")
+        pass_time()
+        assert not browser.value(second)
+        assert browser.value(f"[{top}, scrollY, document.activeElement.id]") == [70, 240, "next-trial"]
+        browser.prefer("dark")
+        browser.wait_until("matchMedia('(prefers-color-scheme: dark)').matches")
+        assert browser.value(f"[{top}, scrollY]") == [70, 240]
+    finally:
+        server.close()
+
+
 def test_a_page_says_that_its_server_does_not_answer(browser: Browser) -> None:
     report = report_of(3)
     report["trials"][0] |= {"phase": "training", "finished_s": None}

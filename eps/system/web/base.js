@@ -98,6 +98,8 @@ class Plot {
     };
     const at = (u, key) => (v) => u.valToPos(v, key, true);
     box.replaceChildren();
+    // uPlot takes its height later: what is below must not move meanwhile.
+    box.style.minHeight = `${height}px`;
     this.plot = new uPlot({
       width, height, padding: [8, x.right ?? 14, 0, 0], scales: { x: scale(x), y: scale(y) }, axes: [axis(x, 2), axis(y, 3)], series: [{}, { paths: () => null, points: { show: false } }],
       legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false }, x: false, y: false },
