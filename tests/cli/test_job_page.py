@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,9 @@ import pytest
 
 from eps.cli import main
 from eps.errors import ConfigError
-from eps.job.page import MOST_POINTS, JobPageServer, content, page_of, sizes
-from tests.cli.conftest import change_of, status_of
+from eps.job.page import MOST_POINTS, JobPageServer, content, page_of
+from tests.cli.conftest import status_of
 from tests.test_text_server import status_of as answer_of
-
-
-def change(clock: int | None, added: Sequence[str] = (), removed: Sequence[str] = ()) -> dict[str, Any]:
-    return change_of(committed_clock=clock, added=list(added), removed=list(removed))
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -31,15 +26,10 @@ def data_of(text: str) -> Any:
     return json.loads(found[1])
 
 
-def test_sizes_are_those_before_and_after_each_change() -> None:
-    changes = [
-        change(10, added=["worker-3", "worker-4", "server-2"]),
-        change(None, added=["worker-9"]),
-        change(20),
-        change(30, removed=["worker-1", "server-1"]),
-    ]
-    assert sizes(status(changes=changes)) == [[0, 2, 1], [10, 4, 2], [30, 3, 1]]
-    assert sizes(status()) == [[0, 3, 1]]
+def test_sizes_are_those_that_the_master_knows() -> None:
+    known = [[0, 4, 1], [50, 3, 1]]
+    assert content(status(sizes=known))["sizes"] == known
+    assert content({name: value for name, value in status().items() if name != "sizes"})["sizes"] == []
 
 
 def test_a_history_is_drawn_by_metric_and_thinned() -> None:

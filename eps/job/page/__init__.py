@@ -53,7 +53,8 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
             name: [[entry["seconds"], int(entry["clock"]) + 1, entry[name]] for entry in thinned if name in entry]
             for name in names
         },
-        "sizes": sizes(status),
+        # [clock, workers, servers] from each change of size on.
+        "sizes": list(status.get("sizes", ())),
         "changes": [
             [change_title(change), ", ".join(phase_texts(change).values()), change.get("pause_s")]
             for change in [*status.get("changes", ()), *([status["plan"]] if status.get("plan") else [])]
@@ -61,25 +62,6 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
         "text": status_text(status),
         "links": list(links),
     }
-
-
-def sizes(status: Status) -> list[list[int]]:
-    """Return [iteration, workers, servers] from each change of size on; the first is the job's first size."""
-    workers, servers = int(status.get("workers") or 0), int(status.get("servers") or 0)
-    found: list[list[int]] = []
-    for change in reversed(status.get("changes", ())):
-        clock = change.get("committed_clock")
-        added, removed = change.get("added") or (), change.get("removed") or ()
-        if clock is None or not (added or removed):
-            continue
-        found.append([int(clock), workers, servers])
-        workers -= _number(added, "worker") - _number(removed, "worker")
-        servers -= _number(added, "server") - _number(removed, "server")
-    return [[0, workers, servers], *reversed(found)]
-
-
-def _number(names: Sequence[str], role: str) -> int:
-    return sum(name.startswith(f"{role}-") for name in names)
 
 
 def page_of(status: Status, history: Entries = (), *, links: Sequence[str] = ()) -> str:
