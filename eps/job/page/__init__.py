@@ -10,7 +10,7 @@ from eps.core.events import ENDED_STATES
 from eps.errors import DeadlineError
 from eps.job.display import change_title, phase_texts, status_text
 from eps.system.text_server import LocalServer, Pages, Text
-from eps.system.web import Farewell, as_json, asset, document
+from eps.system.web import Farewell, as_json, asset, document, drawn
 
 Status = Mapping[str, Any]
 Entries = Sequence[Mapping[str, Any]]
@@ -19,6 +19,8 @@ Entries = Sequence[Mapping[str, Any]]
 MOST_POINTS = 2_000
 #: Keys of a history entry that are not metrics.
 _NOT_METRICS = ("clock", "seconds")
+#: Keys of every history entry.
+_IN_ALL = {*_NOT_METRICS, "loss"}
 #: Files beside the page of an ended job on YARN.
 RESULT_LINKS = ("status.json", "report.json", "master.log")
 _HTML = "text/html; charset=utf-8"
@@ -36,7 +38,9 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
     links : sequence of str
         Files or texts beside the page.
     """
-    thinned = history[:: -max(1, -(-len(history) // MOST_POINTS))][::-1] if history else []
+    iterations = int(status["iterations"])
+    measured = [k for k, entry in enumerate(history) if entry.keys() - _IN_ALL]
+    thinned = [history[k] for k in drawn(len(history), measured, MOST_POINTS)]
     names = dict.fromkeys(name for entry in thinned for name in entry if name not in _NOT_METRICS)
     return {
         "name": str(status["name"]),
@@ -44,13 +48,18 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
         "reason": str(status.get("reason") or ""),
         "live": status["state"] not in ENDED_STATES,
         "clock": int(status["clock"]),
-        "iterations": int(status["iterations"]),
+        "iterations": iterations,
         "loss": status.get("loss"),
         "metrics": dict(status.get("metrics") or {}),
         "workers": status.get("workers"),
         "servers": status.get("servers"),
         "curves": {
-            name: [[entry["seconds"], int(entry["clock"]) + 1, entry[name]] for entry in thinned if name in entry]
+            # The last clock evaluates the final parameters: it is no iteration.
+            name: [
+                [entry["seconds"], min(int(entry["clock"]) + 1, iterations), entry[name]]
+                for entry in thinned
+                if name in entry
+            ]
             for name in names
         },
         # [clock, workers, servers] from each change of size on.
