@@ -109,6 +109,7 @@ def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
         "membership_version": membership[-1].get("version", 0),
         "workers": len(membership[-1].get("workers", ())),
         "servers": len(membership[-1].get("servers", ())),
+        "sizes": report.get("sizes", []),
         **({"tiers": report["tiers"]} if "tiers" in report else {}),
         "members": [],
         "plan": None,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Number of latest changes in a status; a report has all of them.
 MOST_CHANGES = 20
+#: Number of latest sizes in a status and in a report.
+MOST_SIZES = 200
 #: Shown in the status if the resource manager does not respond.
 RESOURCES_HANG = (
     "the resource manager has been silent for {silent_s:.0f} s: until it responds, no worker or server can be added or "
@@ -243,6 +245,21 @@ def membership_entry(membership: Membership) -> dict[str, Any]:
     }
 
 
+def sizes_entry(memberships: Sequence[Membership]) -> list[list[int]]:
+    """Return [clock, workers, servers] from each change of size on, also those by losses.
+
+    Sizes of clocks that the job has rolled back are left out; the latest :data:`MOST_SIZES` are returned.
+    """
+    found: list[list[int]] = []
+    for membership in memberships:
+        clock, size = max(0, membership.from_clock), [len(membership.workers), len(membership.servers)]
+        while found and found[-1][0] >= clock:
+            found.pop()
+        if not found or found[-1][1:] != size:
+            found.append([clock, *size])
+    return found[-MOST_SIZES:]
+
+
 def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict[str, Any]:
     """Return what ``eps status`` shows."""
     progress, membership = state.progress, state.membership
@@ -266,6 +283,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "membership_version": membership.version if membership else 0,
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
+        "sizes": sizes_entry(state.members.memberships),
         **tiers_entry(state, now_s),
         "members": [
             _member(state, name, role, held.get(role, {}).get(name, []), now_s, runtime.spec.on)
@@ -435,6 +453,8 @@ def report(
         # Includes the time before the first iteration and after the last.
         "elapsed_s": round(now_s - started_s, 3),
         "membership": [membership_entry(v) for v in state.members.memberships],
+        # The record of an ended job keeps only the last membership.
+        "sizes": sizes_entry(state.members.memberships),
         # Always false for SSP and ASP.
         "settings": {**runtime.spec.values(), "reproducible": runtime.settings.reproducible},
     }

@@ -31,6 +31,7 @@ from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.atomic import json_object, read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
+from eps.system.web import drawn
 
 ANSWER_TIMEOUT_S = 30.0
 #: Shortest and longest interval between two messages to a watching client; a status also shows elapsed times.
@@ -167,11 +168,13 @@ class Requests:
         return [records.history_entry(self._runtime, record, 0.0) for record in found], ended
 
     def history_at_most(self, most: int) -> list[dict[str, Any]]:
-        """Return at most ``most`` entries of the history, evenly spaced, including the latest."""
+        """Return at most ``most`` entries of the history, including the latest and clocks that were evaluated."""
+        every = self._runtime.spec.evaluation_clocks
         with self._changed:
             history = self._state.progress.history
-            found = history[:: -max(1, -(-len(history) // most))]
-        return [records.history_entry(self._runtime, record, 0.0) for record in reversed(found)]
+            evaluated = (0, *range(every - 1, len(history), every))
+            found = [history[clock] for clock in drawn(len(history), evaluated, most)]
+        return [records.history_entry(self._runtime, record, 0.0) for record in found]
 
     @property
     def num_news(self) -> int:

@@ -131,7 +131,7 @@ function drawSpace() {
     const places = isChoice ? new Map(values.map((v, k) => [typeof v + brief(v, 12), k])) : null;
     // Trials of the same choice lie beside each other.
     const at = (t, k) => isChoice ? places.get(typeof t.point[name] + brief(t.point[name], 12)) + ((k * 0.618) % 1 - .5) * .36 : t.point[name];
-    const mineX = mine.map(([t, k]) => at(t, k)), isLog = kind === "log" && mineX.every((v) => v > 0);
+    const mineX = mine.map(([t, k]) => at(t, k)), isLog = kind === "log" && mineX.length > 0 && mineX.every((v) => v > 0);
     const names = isChoice ? values.map((v) => brief(v)) : null, step = isChoice ? Math.ceil(values.length / 6) : 1;
     let plot = null;
     plot = new Plot(boxes[n], {

@@ -100,14 +100,13 @@ def settings(trials: Sequence[Report], space: Mapping[str, Any]) -> list[dict[st
     The kind is ``log``, ``linear`` or ``choice``: what the space says, else what the values look like.  Trials need not
     have every setting.
     """
-    found = []
+    found, kinds = [], _kinds(space)
     for name in dict.fromkeys(name for trial in trials for name in trial["point"]):
         values = [trial["point"][name] for trial in trials if name in trial["point"]]
         distinct = _distinct(values)
         if len(distinct) < 2 and len(values) == len(trials):
             continue
-        declared = space.get(name)
-        kind = next(iter(declared), "") if isinstance(declared, Mapping) and len(declared) == 1 else ""
+        kind = kinds.get(name, "")
         numbers = [value for value in values if _is_number(value)]
         if len(numbers) < len(values) or kind == "choice":
             found.append({"name": name, "kind": "choice", "values": _in_order(distinct)})
@@ -120,6 +119,24 @@ def settings(trials: Sequence[Report], space: Mapping[str, Any]) -> list[dict[st
         else:
             wide = min(numbers) > 0 and max(numbers) / min(numbers) > WIDE
             found.append({"name": name, "kind": "log" if wide else "linear"})
+    return found
+
+
+def _kinds(space: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of each setting that a space declares, also in the options of branches.
+
+    It is empty for a setting that two options declare differently.
+    """
+    found: dict[str, str] = {}
+    for name, declared in space.items():
+        if not isinstance(declared, Mapping) or len(declared) != 1:
+            continue
+        ((kind, arguments),) = declared.items()
+        options = [each for each in arguments if isinstance(each, Mapping)] if kind == "choice" else []
+        for inner, of_inner in [item for option in options for item in _kinds(option).items()]:
+            found[inner] = of_inner if found.get(inner, of_inner) == of_inner else ""
+        if not options:
+            found[name] = kind
     return found
 
 

@@ -1,5 +1,7 @@
 // The whole page: its views, its events, and news of a running sweep.
 let { live: isLive, reports, stops } = DATA, isDrawn = false, isStale = true, newest = "", byChoice = null, later = 0;
+// Whether the server of a running sweep does not answer, and when it did last.
+let isLost = false, heard = new Date();
 // The key comes with the address that the command printed, behind "#", which browsers never send.
 let key = null;
 function takeKey() {
@@ -8,7 +10,7 @@ function takeKey() {
   // A browser may forbid a page to keep anything: then the key lasts as long as the page is open.
   try { if (given) sessionStorage.setItem(name, key); else key ??= sessionStorage.getItem(name); } catch (error) { return; }
 }
-const canStop = () => Boolean(isLive && key && stops);
+const canStop = () => Boolean(isLive && key && stops && !isLost);
 
 function chosenReport() { return reports.find((each) => each.policy === $("policy").value) || reports[0]; }
 function take(report) {
@@ -21,13 +23,17 @@ function take(report) {
   rank(); laid = stacked(sweep.trials);
 }
 
+function drawState(state, name) {
+  $("state").textContent = isLost ? noAnswer(heard) : state; $("state").className = `badge ${isLost ? "lost" : state}`;
+  document.title = `${isLost ? "no answer" : name} · H-scheduler`;
+}
 function drawTop() {
   const { best } = sweep, counts = {}, running = sweep.trials.filter((t) => !ENDED.has(t.state) && !["queued", "paused"].includes(t.state)).length;
   for (const t of sweep.trials) counts[t.state] = (counts[t.state] || 0) + 1;
   const date = sweep.began_at ? new Date(sweep.began_at) : null;
   const name = sweep.name || (sweep.data ? `Sweep of ${sweep.model || "a model"} on ${sweep.data}` : "Sweep");
-  $("name").textContent = name; document.title = `${name} · H-scheduler`;
-  $("state").textContent = sweep.state; $("state").className = `badge ${sweep.state}`;
+  $("name").textContent = name;
+  drawState(sweep.state, name);
   $("about").textContent = [sweep.name && sweep.data ? `${sweep.model ? `${sweep.model} on ` : ""}${sweep.data}` : "", `policy ${sweep.policy}`, sweep.stop ? `stopping rule ${sweep.stop}` : "",
     date && !Number.isNaN(+date) ? date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : ""].filter(Boolean).join(" · ");
   const stoppable = canStop() ? stops.sweeps : [], which = $("which-sweep"), was = which.value;
@@ -68,7 +74,7 @@ const PARTS = [drawBands, drawAnytime, drawCurves, drawTable, drawSpace, drawDec
 function draw() {
   const report = chosenReport(), isWaiting = !report;
   $("waiting").hidden = !isWaiting; $("summary").hidden = isWaiting; $("shown").hidden = isWaiting;
-  if (isWaiting) { $("state").textContent = "not started"; return; }
+  if (isWaiting) { drawState("not started", "Sweep"); return; }
   take(report);
   $("policy").hidden = reports.length < 2;
   if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
@@ -94,6 +100,8 @@ function show() {
 // A reader may have written the address.
 function decoded(text) { try { return decodeURIComponent(text); } catch (error) { return text; } }
 function done() { isDrawn = true; isStale = false; }
+// Draw everything in the window's new width or colours.
+function redrawAll() { drawnTrial = { ...drawnTrial, from: "" }; draw(); }
 function redraw() { for (const each of [drawBands, drawAnytime, drawCurves, drawSpace]) each(); }
 
 // ---- stopping
@@ -143,8 +151,8 @@ window.addEventListener("hashchange", () => {
   if ($("trial").hidden) window.scrollTo(0, kept); else { window.scrollTo(0, 0); $("trial").querySelector("h1").focus(); }
 });
 let width = window.innerWidth;
-window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; draw(); } });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; redrawAll(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
 takeKey();
 draw();
 
@@ -159,11 +167,15 @@ async function refresh() {
     if (answer.ok) {
       const text = await answer.text();
       // A reader's open question, and what is under the pointer, stay as they are.
-      if (text !== newest && !$("sure").open) { newest = text; ({ reports, live: isLive, stops } = JSON.parse(text)); draw(); }
+      const isNews = (isLost || text !== newest) && !$("sure").open;
+      if (isNews) { ({ reports, live: isLive, stops } = JSON.parse(text)); newest = text; isLost = false; }
+      heard = new Date();
+      if (isNews) draw();
     }
   } catch (error) {
     // The server has ended, restarts, or has too many connections.
-    document.title = "no answer · H-scheduler"; wait = 5000;
+    if (!isLost) { isLost = true; draw(); }
+    wait = 5000;
   }
   // Slow pages are drawn less often.
   if (isLive) setTimeout(refresh, Math.max(wait, 4 * (performance.now() - began)));

@@ -1,15 +1,37 @@
 // The page of one trial: its settings, its curve with its changes of size, decisions about it, its log, its attempts.
+// What the view shows: the trial's id, and all that it was drawn from.
+let drawnTrial = { id: null, from: "" };
 
+// Draw the view of a trial, if what it shows has changed.
 function drawTrial(k) {
-  const t = sweep.trials[k], view = $("trial"), value = valueOf(t), about = sweep.decisions.filter(([, , trials]) => trials.includes(k)).reverse();
-  const link = (n, text) => sweep.trials[n] ? el("a", { href: linkTo(sweep.trials[n]) }, text) : null;
+  const t = sweep.trials[k], about = sweep.decisions.filter(([, , trials]) => trials.includes(k)).reverse();
+  const from = JSON.stringify([t, about, sweep.metric, t.at[4] ?? sweep.end_s, sweep.trials[k - 1]?.id, sweep.trials[k + 1]?.id, canStop(), isLost && noAnswer(heard)]);
+  if (from === drawnTrial.from) return;
+  const restore = t.id === drawnTrial.id ? placeOf($("trial")) : () => {};
+  drawnTrial = { id: t.id, from };
+  fillTrial(k, t, about);
+  restore();
+}
+// Return a function that brings a view back to where its reader is: scroll positions, and the focus.
+function placeOf(view) {
+  const left = window.scrollX, top = window.scrollY, focused = view.contains(document.activeElement) ? document.activeElement.id : "";
+  const scrolled = [...view.querySelectorAll("[id]")].map((each) => [each.id, each.scrollLeft, each.scrollTop]).filter(([, x, y]) => x || y);
+  return () => {
+    if (focused) $(focused)?.focus({ preventScroll: true });
+    for (const [id, x, y] of scrolled) $(id)?.scrollTo(x, y);
+    window.scrollTo(left, top);
+  };
+}
+function fillTrial(k, t, about) {
+  const view = $("trial"), value = valueOf(t);
+  const link = (n, text) => sweep.trials[n] ? el("a", { href: linkTo(sweep.trials[n]), id: `${text}-trial` }, text) : null;
   const fact = (name, text) => text == null || text === "–" ? null : el("div", {}, el("dt", {}, name), el("dd", {}, text));
   const curve = el("div", { class: "plot", id: "trial-curve" }), sizes = el("div", { class: "plot", id: "trial-sizes" });
   const stop = el("button", { class: "danger push", id: "stop-trial", onclick: () => ask(`Stop ${t.id}?  It ends now; what it has found so far stays in the report.`, "trial", t.id) }, `Stop ${t.id}`);
   stop.hidden = !canStop() || ENDED.has(t.state);
   view.replaceChildren(
     el("nav", { class: "crumbs", "aria-label": "trials" }, el("a", { href: "#", id: "back" }, "‹ all trials"), link(k - 1, "previous"), link(k + 1, "next"), stop),
-    el("header", { class: "top" }, el("div", { class: "head" }, el("h1", { tabindex: "-1" }, t.id), el("span", { class: `badge ${t.state.split(" ")[0]}` }, stateText(t)), t.job ? el("span", { class: "note" }, `job ${t.job}`) : null),
+    el("header", { class: "top" }, el("div", { class: "head" }, el("h1", { tabindex: "-1", id: "trial-name" }, t.id), el("span", { class: `badge ${t.state.split(" ")[0]}` }, stateText(t)), isLost ? el("span", { class: "badge lost" }, noAnswer(heard)) : null, t.job ? el("span", { class: "note" }, `job ${t.job}`) : null),
       t.why ? el("p", { class: "note" }, ...linked(t.why)) : null,
       el("dl", { class: "figures" }, fact(t.value == null ? `${sweep.metric} so far` : sweep.metric, brief(value)), fact("early feedback", brief(t.feedback)), fact("iterations", t.iterations || null),
         fact("arrived", seconds(t.at[0])), fact("queued for", t.at[1] == null ? null : seconds(t.at[1] - t.at[0])), fact("ran for", seconds(ranFor(t))), fact("paused by the stopping rule", t.rested_s ? seconds(t.rested_s) : null), fact("paused by resizing", t.pause_s ? seconds(t.pause_s) : null), fact("restarts", t.restarts || null))),

@@ -32,6 +32,7 @@ def status_of(**changes: Any) -> dict[str, Any]:
         "membership_version": 1,
         "workers": 2,
         "servers": 1,
+        "sizes": [[0, 2, 1]],
         "members": [],
         "plan": None,
         "queued": [],

@@ -321,12 +321,14 @@ def test_status_of_an_ended_job_has_the_form_of_a_running_one(fake: FakeJob) -> 
     memberships = [{"workers": {"worker-1": [0, 1]}, "servers": {"server-1": [0]}}]
     memberships.append({"workers": {"worker-1": [0], "worker-2": [1]}, "servers": {"server-1": [0]}})
     report = {"clock": 200, "metrics": {"train_loss": 0.1, "test": {"rmse": 2.0}}, "membership": memberships}
+    report["sizes"] = [[0, 1, 1], [60, 2, 1]]
     fake.end("finished", "", report)
     with Job.find("fake") as job:
         found = job.status()
     assert set(found) == set(status_of())
     assert (found["clock"], found["iterations"], found["loss"], found["metrics"]) == (200, 200, 0.1, {"rmse": 2.0})
     assert (found["workers"], found["servers"]) == (2, 1)
+    assert found["sizes"] == report["sizes"]
 
 
 def test_kill_asks_the_master_and_waits_for_the_end(fake: FakeJob) -> None:

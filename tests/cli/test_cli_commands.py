@@ -31,6 +31,7 @@ from eps.job import master_link
 from eps.job.client import Job
 from eps.job.display import summary_text
 from eps.job.master_link import Progress
+from eps.job.page import JobPageServer
 from eps.spec.file import RunRequest
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
@@ -366,6 +367,21 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
     assert main(["run", "--on", "yarn", "--name", "fake", "--data", "sklearn:digits"]) == 130
     assert capsys.readouterr().err == "eps: job 'fake' has not ended: eps kill fake tries again\n"
+
+
+def test_the_page_of_an_interrupted_job_shows_its_end(fake: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(job: Job, **_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    shown: list[str] = []
+    monkeypatch.setattr(Job, "watch", watch)
+    monkeypatch.setattr(Job, "kill", lambda job, reason, **_: None)
+    monkeypatch.setattr(Job, "wait", lambda job, *_: {"name": "fake", "state": "killed"})
+    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
+    monkeypatch.setattr(JobPageServer, "end", lambda page, status: shown.append(status["state"]))
+    fake.master.status = {**fake.master.status, "state": "killed"}
+    assert main(["run", "--name", "fake", "--data", "sklearn:digits", "--web", "0"]) == 130
+    assert shown == ["killed"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

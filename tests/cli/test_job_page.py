@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,10 @@ import pytest
 
 from eps.cli import main
 from eps.errors import ConfigError
-from eps.job.page import MOST_POINTS, JobPageServer, content, page_of, sizes
-from tests.cli.conftest import change_of, status_of
+from eps.job.page import MOST_POINTS, JobPageServer, content, page_of
+from eps.system.web import drawn
+from tests.cli.conftest import status_of
 from tests.test_text_server import status_of as answer_of
-
-
-def change(clock: int | None, added: Sequence[str] = (), removed: Sequence[str] = ()) -> dict[str, Any]:
-    return change_of(committed_clock=clock, added=list(added), removed=list(removed))
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -31,26 +27,41 @@ def data_of(text: str) -> Any:
     return json.loads(found[1])
 
 
-def test_sizes_are_those_before_and_after_each_change() -> None:
-    changes = [
-        change(10, added=["worker-3", "worker-4", "server-2"]),
-        change(None, added=["worker-9"]),
-        change(20),
-        change(30, removed=["worker-1", "server-1"]),
-    ]
-    assert sizes(status(changes=changes)) == [[0, 2, 1], [10, 4, 2], [30, 3, 1]]
-    assert sizes(status()) == [[0, 3, 1]]
+def test_sizes_are_those_that_the_master_knows() -> None:
+    known = [[0, 4, 1], [50, 3, 1]]
+    assert content(status(sizes=known))["sizes"] == known
+    assert content({name: value for name, value in status().items() if name != "sizes"})["sizes"] == []
 
 
 def test_a_history_is_drawn_by_metric_and_thinned() -> None:
     history = [{"clock": k, "seconds": k / 10, "loss": 1 / (k + 1)} for k in range(5 * MOST_POINTS + 1)]
     history[-1]["accuracy"] = 0.75
-    shown = content(status(), history)
+    shown = content(status(iterations=10**6), history)
     assert list(shown["curves"]) == ["loss", "accuracy"]
     loss = shown["curves"]["loss"]
     assert len(loss) <= MOST_POINTS and loss[-1] == [MOST_POINTS / 2, 5 * MOST_POINTS + 1, 1 / (5 * MOST_POINTS + 1)]
     assert shown["curves"]["accuracy"] == [[MOST_POINTS / 2, 5 * MOST_POINTS + 1, 0.75]]
     assert content(status())["curves"] == {}
+
+
+@pytest.mark.parametrize("iterations", [1_000, 10_000, 250_000])
+def test_a_long_history_keeps_the_metrics_of_its_evaluations(iterations: int) -> None:
+    every = iterations // 100
+    history: list[dict[str, Any]] = [{"clock": k, "seconds": k / 10, "loss": 1.0} for k in range(iterations + 1)]
+    evaluated = [0, *range(every - 1, iterations, every), iterations]
+    for clock in evaluated:
+        history[clock]["accuracy"] = 0.5
+    shown = content(status(iterations=iterations), history)["curves"]
+    assert [at - 1 for _, at, _ in shown["accuracy"]] == [*evaluated[:-1], iterations - 1]
+    assert len(shown["loss"]) <= MOST_POINTS
+    assert max(at for _, at, _ in shown["loss"]) == iterations, "the final parameters are no iteration"
+
+
+def test_at_most_half_of_what_is_drawn_are_measured_entries() -> None:
+    assert drawn(3, [1], 4) == [0, 1, 2]
+    assert drawn(0, [0], 4) == []
+    assert drawn(100, [50], 4) == [31, 50, 65, 99]
+    assert drawn(100, range(100), 10) == [19, 39, 59, 79, 99]
 
 
 @pytest.mark.parametrize("bad", ["</script><script>alert(1)</script>", "<!--", "<img src=x onerror=alert(1)>"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from eps.core.plans import REGISTRATION_PATIENCE_S, STANDING
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
 from eps.core.types import Role
+from eps.master.records import sizes_entry
 from tests.core.scripted import (
     ADD_SERVER,
     ADD_WORKER,
@@ -74,6 +76,21 @@ def test_who_takes_over_is_on_disk_before_anybody_hears_of_it() -> None:
     assert record.sync and (record.record["lost"], record.record["version"]) == (["worker-2"], 2)
     assert {c.to for c in told} == {"worker-1", "worker-3", "server-1", "server-2"}
     assert master.all.index(record) < min(master.all.index(c) for c in told)
+
+
+def test_sizes_have_losses_and_forget_clocks_that_were_rolled_back() -> None:
+    master = running()
+    trained(master, 5)
+    first = sizes_entry(master.state.members.memberships)
+    master.lose("worker-2")
+    master.answer_inventories(clock=5)
+    lost = sizes_entry(master.state.members.memberships)
+    later = replace(master.membership, workers=("worker-1",), from_clock=3)
+
+    assert (first, lost) == ([[0, 3, 2]], [[0, 3, 2], [5, 2, 2]])
+    assert sizes_entry([*master.state.members.memberships, later]) == [[0, 3, 2], [3, 1, 2]]
+    # Back to the start.
+    assert sizes_entry([*master.state.members.memberships, replace(later, from_clock=-1)]) == [[0, 1, 2]]
 
 
 def test_questions_and_the_answer_to_them_are_said_again_until_heard() -> None:

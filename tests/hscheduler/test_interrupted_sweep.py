@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hscheduler import cli
+from hscheduler.page import LiveReports
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 
@@ -65,13 +66,15 @@ def test_an_interruption_reports_the_results(
     # Whether it can be trained does not matter here.
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec, **named: None)
     monkeypatch.setattr("hscheduler.runners.Sweep", lambda *given, **named: running)
+    served: list[Any] = []
+    monkeypatch.setattr(LiveReports, "end", lambda live, reports: served.extend(reports.values()))
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
     spec.write_text(SPEC)
-    assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130
+    assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page), "--web", "0"]) == 130
     told = capsys.readouterr().err.splitlines()
     if finished is None:
         resumes = "hscheduler sweep --resume sweep continues it, with every result"
-        assert told == ["interrupted: no trial had started", resumes]
+        assert told == ["interrupted: no trial had started", resumes] and not served
         return
     number = {4: "4 trials", 1: "1 trial", 0: "0 trials"}[finished]
     first = f"interrupted: {number} had finished, the others were ended"
@@ -88,6 +91,7 @@ def test_an_interruption_reports_the_results(
     written = json.loads(target.read_text())
     assert written["completed"] == finished and page.exists()
     assert (written["name"], written["state"]) == ("sweep", "interrupted")
+    assert [each["state"] for each in served] == ["interrupted"], "an open page shows the end"
 
 
 def test_a_missing_model_is_reported_with_its_home(

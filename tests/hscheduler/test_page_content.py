@@ -56,6 +56,17 @@ def test_a_setting_has_the_axis_of_its_space(values: list[Any], space: Any, axis
     assert found == [{"name": "x", **axis}]
 
 
+def test_a_setting_in_a_branch_has_the_axis_of_its_option() -> None:
+    options = [
+        {"optimizer": "sgd", "momentum": {"uniform": [0, 1]}, "rate": {"loguniform": [1e-3, 1]}},
+        {"optimizer": "adam", "rate": {"loguniform": [1e-4, 0.1]}, "decay": {"choice": [{"l2": {"uniform": [0, 9]}}]}},
+        {"momentum": {"loguniform": [0.1, 1]}},
+    ]
+    trials = trials_at(rate=[0.1, 0.2, None], momentum=[0.1, 0.9, None], l2=[0.01, None, 1.0])
+    kinds = {"rate": "log", "momentum": "linear", "l2": "linear"}
+    assert {each["name"]: each["kind"] for each in settings(trials, {"optimizer": {"choice": options}})} == kinds
+
+
 def test_settings_that_do_not_vary_have_no_axis() -> None:
     assert settings(trials_at(a=[1, 1, 1], b=[0, 1, 0]), {}) == [{"name": "b", "kind": "linear"}]
 

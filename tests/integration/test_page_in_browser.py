@@ -22,6 +22,7 @@ from hscheduler.simulator.run import simulate
 from hscheduler.simulator.static_sizes import with_static
 from hscheduler.spec import Spec
 from tests.browser import TIMEOUT_S, Browser, find_browser
+from tests.cli.conftest import status_of
 from tests.conftest import require
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -47,6 +48,7 @@ servers = 1
 iterations = 150
 stretch_s = 0.002
 """
+STATE = "document.querySelector('#state').textContent"
 READY = "isDrawn || !document.querySelector('#trial').hidden"
 
 
@@ -361,6 +363,7 @@ def test_a_trial_has_a_page_of_its_own(browser: Browser, tmp_path: Path) -> None
         ("ticks([0, 4])", [0, 1, 2, 3, 4]),
         ("ticks([-0.3, 0.3])", [-0.2, 0, 0.2]),
         ("ticks([7, 7])", [7]),
+        ("[ticks([0, 1], true), ticks([0, Infinity], true), ticks([NaN, 1]), ticks([0, Infinity])]", [[], [], [], []]),
         ("timeAxis([0, 1200]).ticks(5)", [0, 300, 600, 900, 1200]),
         ("timeAxis([0, 1200]).ticks(5).map(timeAxis([0, 1200]).format).slice(1, 3)", ["5 min", "10 min"]),
         ("usual([1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 1e24])[1] < 40", True),
@@ -380,6 +383,18 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
         trial["point"] = point
     shown(browser, tmp_path / "page.html", report)
     assert texts(browser, "#space h3") == ["learning_rate logarithmic", "l2"]
+    assert number_of(browser, "#trials tbody tr") == 3
+
+
+def test_a_setting_without_any_value_yet_has_an_empty_chart(browser: Browser, tmp_path: Path) -> None:
+    report = report_of(3)
+    points: list[dict[str, Any]] = [{"l2": 0.5}, {"learning_rate": 0.001}, {"learning_rate": 0.1}]
+    for trial, point in zip(report["trials"], points, strict=True):
+        trial["point"] = point
+    for trial in report["trials"][1:]:
+        trial |= {"phase": "training", "finished_s": None, "value": None, "latest": None}
+    shown(browser, tmp_path / "page.html", report)
+    assert texts(browser, "#space h3") == ["l2", "learning_rate logarithmic"]
     assert number_of(browser, "#trials tbody tr") == 3
 
 
@@ -474,6 +489,87 @@ def test_trials_and_the_sweep_are_stopped_with_buttons(browser: Browser) -> None
         assert stopped == ["trial-2", "second"]
     finally:
         server.close()
+
+
+def test_the_view_of_a_trial_stays_where_its_reader_is(browser: Browser) -> None:
+    report = report_of(60)
+    running, ended = report["trials"][0], report["trials"][1]
+    running |= {"phase": "training", "finished_s": None}
+    report["decisions"] += [{"at_s": 9e3, "sentence": "trial-1 waits", "jobs": ["trial-1"], "plan": []}] * 60
+    top = "document.querySelector('#trial-decisions').scrollTop"
+    first, second = ("document.querySelector('#trial h1').isFirst", "document.querySelector('#trial h1').isSecond")
+    server = PageServer(0)
+
+    def pass_time() -> None:
+        report["end_s"] += 1.0
+        end_s = report["end_s"]
+        browser.wait_until(f"sweep.end_s === {end_s}")
+
+    try:
+        server.show(lambda: {"elastic": report})
+        browser.open(server.address + "#trial/trial-2", 1200, 500)
+        browser.wait_until(READY)
+        browser.value(f"{first} = true")
+        pass_time()
+        assert browser.value(first), "nothing of it has changed"
+        ended["why"] = "it is drawn again"
+        browser.wait_until("document.querySelector('#trial').textContent.includes('it is drawn again')")
+        browser.value("location.hash = linkTo(sweep.trials[0])")
+        browser.wait_until("document.querySelector('#trial h1').textContent === 'trial-1'")
+        browser.value(f"{second} = true; {top} = 70; document.querySelector('#next-trial').focus(); scrollTo(0, 240)")
+        pass_time()
+        assert not browser.value(second)
+        assert browser.value(f"[{top}, scrollY, document.activeElement.id]") == [70, 240, "next-trial"]
+        browser.prefer("dark")
+        browser.wait_until("matchMedia('(prefers-color-scheme: dark)').matches")
+        assert browser.value(f"[{top}, scrollY]") == [70, 240]
+    finally:
+        server.close()
+
+
+def test_a_page_says_that_its_server_does_not_answer(browser: Browser) -> None:
+    report = report_of(3)
+    report["trials"][0] |= {"phase": "training", "finished_s": None}
+    stops = Stops(lambda trial: None, lambda name: None, lambda: ["mine"])
+    server = PageServer(0)
+    try:
+        server.show(lambda: {"elastic": report}, stops=stops)
+        browser.open(server.link)
+        browser.wait_until("canStop() && isDrawn")
+        assert is_shown(browser, "#stop-sweep")
+        server.close()
+        browser.wait_until(f"{STATE}.startsWith('no answer, as of ')")
+        assert not is_shown(browser, "#stop-sweep")
+        browser.value("location.hash = linkTo(sweep.trials[0])")
+        browser.wait_until("!document.querySelector('#trial').hidden")
+        assert "no answer, as of " in text_of(browser, "#trial .head") and not is_shown(browser, "#stop-trial")
+        server = PageServer(server.port)
+        server.show(lambda: {"elastic": report}, stops=stops)
+        browser.wait_until(f"{STATE} === 'running'")
+        assert is_shown(browser, "#stop-trial"), "also of data that has not changed"
+        assert "no answer" not in text_of(browser, "#trial .head") + browser.value("document.title")
+    finally:
+        server.close()
+    assert all("ERR_CONNECTION" in error for error in browser.errors), browser.errors
+    browser.errors.clear()
+
+
+def test_the_page_of_a_job_says_that_its_server_does_not_answer(browser: Browser) -> None:
+    status = {**status_of(), "loss": 0.5}
+    server = JobPageServer(0)
+    try:
+        server.take(status, [{"clock": k, "seconds": 0.1 * k, "loss": 1 / (1 + k)} for k in range(50)])
+        browser.open(server.address)
+        assert text_of(browser, "#state") == "running"
+        server.close()
+        browser.wait_until(f"{STATE}.startsWith('no answer, as of ')")
+        server = JobPageServer(server.port)
+        server.take(status)
+        browser.wait_until(f"{STATE} === 'running'")
+    finally:
+        server.close()
+    assert all("ERR_CONNECTION" in error for error in browser.errors), browser.errors
+    browser.errors.clear()
 
 
 def test_a_page_opened_before_the_start_of_a_sweep_shows_the_start(browser: Browser) -> None:

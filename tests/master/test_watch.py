@@ -1,4 +1,4 @@
-"""When a client that watches a job is told something: when something has happened, and now and then."""
+"""When a client that watches a job is told something: when something has happened, and now and then.  What it gets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from eps.core.events import JobState
+from eps.core.progress import ClockHistory, ClockRecord
 from eps.master import service
 from eps.master.service import Requests
+from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 
 TIMEOUT_S = 20.0
@@ -73,3 +75,17 @@ def test_where_nothing_happens_something_is_said_now_and_then(
     monkeypatch.setattr(service, "QUIET_INTERVAL_S", 0.01)
     watched.thread.start()
     assert watched.has_been_told()
+
+
+def test_a_thinned_history_has_the_clocks_that_were_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = JobSpec(iterations=10_000)
+    clocks = range(spec.iterations + 1)
+    evaluated = {clock for clock in clocks if spec.evaluate_at(clock)}
+    history = ClockHistory(ClockRecord(clock, 1, 1.0, (1.0,) if clock in evaluated else (), 0.0) for clock in clocks)
+    state = SimpleNamespace(state=JobState.RUNNING, progress=SimpleNamespace(history=history))
+    job = SimpleNamespace(state=state, changed=threading.Condition())
+    monkeypatch.setattr(service.records, "history_entry", lambda runtime, record, started_s: record)
+    requests = Requests(cast(Any, SimpleNamespace(spec=spec)), cast(Any, job), lambda *events: None)
+    found = cast(list[ClockRecord], requests.history_at_most(2_000))
+    assert len(found) <= 2_000
+    assert {record.clock for record in found if record.evaluation} == evaluated

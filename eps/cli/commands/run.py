@@ -245,7 +245,10 @@ def _to_its_end(
         if page is not None:
             page.end(job.status())
     except KeyboardInterrupt:
-        return _interrupted(job, request, stream), EXIT_INTERRUPTED
+        report = _interrupted(job, request, stream)
+        if page is not None:
+            page.end(job.status())
+        return report, EXIT_INTERRUPTED
     finally:
         job.close()
     # The summary is printed before the delivery, which may take long or fail.

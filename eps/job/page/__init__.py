@@ -10,7 +10,7 @@ from eps.core.events import ENDED_STATES
 from eps.errors import DeadlineError
 from eps.job.display import change_title, phase_texts, status_text
 from eps.system.text_server import LocalServer, Pages, Text
-from eps.system.web import Farewell, as_json, asset, document
+from eps.system.web import Farewell, as_json, asset, document, drawn
 
 Status = Mapping[str, Any]
 Entries = Sequence[Mapping[str, Any]]
@@ -19,6 +19,8 @@ Entries = Sequence[Mapping[str, Any]]
 MOST_POINTS = 2_000
 #: Keys of a history entry that are not metrics.
 _NOT_METRICS = ("clock", "seconds")
+#: Keys of every history entry.
+_IN_ALL = {*_NOT_METRICS, "loss"}
 #: Files beside the page of an ended job on YARN.
 RESULT_LINKS = ("status.json", "report.json", "master.log")
 _HTML = "text/html; charset=utf-8"
@@ -36,7 +38,9 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
     links : sequence of str
         Files or texts beside the page.
     """
-    thinned = history[:: -max(1, -(-len(history) // MOST_POINTS))][::-1] if history else []
+    iterations = int(status["iterations"])
+    measured = [k for k, entry in enumerate(history) if entry.keys() - _IN_ALL]
+    thinned = [history[k] for k in drawn(len(history), measured, MOST_POINTS)]
     names = dict.fromkeys(name for entry in thinned for name in entry if name not in _NOT_METRICS)
     return {
         "name": str(status["name"]),
@@ -44,16 +48,22 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
         "reason": str(status.get("reason") or ""),
         "live": status["state"] not in ENDED_STATES,
         "clock": int(status["clock"]),
-        "iterations": int(status["iterations"]),
+        "iterations": iterations,
         "loss": status.get("loss"),
         "metrics": dict(status.get("metrics") or {}),
         "workers": status.get("workers"),
         "servers": status.get("servers"),
         "curves": {
-            name: [[entry["seconds"], int(entry["clock"]) + 1, entry[name]] for entry in thinned if name in entry]
+            # The last clock evaluates the final parameters: it is no iteration.
+            name: [
+                [entry["seconds"], min(int(entry["clock"]) + 1, iterations), entry[name]]
+                for entry in thinned
+                if name in entry
+            ]
             for name in names
         },
-        "sizes": sizes(status),
+        # [clock, workers, servers] from each change of size on.
+        "sizes": list(status.get("sizes", ())),
         "changes": [
             [change_title(change), ", ".join(phase_texts(change).values()), change.get("pause_s")]
             for change in [*status.get("changes", ()), *([status["plan"]] if status.get("plan") else [])]
@@ -61,25 +71,6 @@ def content(status: Status, history: Entries = (), *, links: Sequence[str] = ())
         "text": status_text(status),
         "links": list(links),
     }
-
-
-def sizes(status: Status) -> list[list[int]]:
-    """Return [iteration, workers, servers] from each change of size on; the first is the job's first size."""
-    workers, servers = int(status.get("workers") or 0), int(status.get("servers") or 0)
-    found: list[list[int]] = []
-    for change in reversed(status.get("changes", ())):
-        clock = change.get("committed_clock")
-        added, removed = change.get("added") or (), change.get("removed") or ()
-        if clock is None or not (added or removed):
-            continue
-        found.append([int(clock), workers, servers])
-        workers -= _number(added, "worker") - _number(removed, "worker")
-        servers -= _number(added, "server") - _number(removed, "server")
-    return [[0, workers, servers], *reversed(found)]
-
-
-def _number(names: Sequence[str], role: str) -> int:
-    return sum(name.startswith(f"{role}-") for name in names)
 
 
 def page_of(status: Status, history: Entries = (), *, links: Sequence[str] = ()) -> str:

@@ -1,11 +1,13 @@
 // The page of one job: figures, curve, size, changes, and what eps status prints.
 const INTERVAL_MS = 1000;
-let latest = "";
+// Whether the server does not answer, and when it did last.
+let latest = "", isLost = false, heard = new Date();
 
 function draw() {
   const job = DATA, names = Object.keys(job.curves).filter((name) => job.curves[name].length);
-  document.title = `${job.name}: ${job.state}`;
-  $("name").textContent = job.name; $("state").textContent = job.state; $("state").className = `badge ${job.state}`; $("about").textContent = job.reason;
+  const state = isLost ? noAnswer(heard) : job.state;
+  document.title = `${job.name}: ${state}`;
+  $("name").textContent = job.name; $("state").textContent = state; $("state").className = `badge ${isLost ? "lost" : job.state}`; $("about").textContent = job.reason;
   const figures = [["iterations", `${job.clock} of ${job.iterations}`], ["training loss", brief(job.loss)], ...Object.entries(job.metrics).map(([name, v]) => [`test ${name}`, brief(v)]), ["workers", brief(job.workers)], ["servers", brief(job.servers)]];
   $("figures").replaceChildren(...figures.map(([name, v]) => el("div", {}, el("dt", {}, name), el("dd", {}, v))));
   $("done").max = job.iterations || 1; $("done").value = Math.min(job.clock, job.iterations);
@@ -27,8 +29,13 @@ function drawCurve(job, points) {
 async function refresh() {
   try {
     const answer = await fetch("page.json", { cache: "no-store" });
-    if (answer.ok) { const text = await answer.text(); if (text !== latest) { latest = text; DATA = JSON.parse(text); draw(); } }
-  } catch (error) { document.title = `${DATA.name}: no answer`; }
+    if (answer.ok) {
+      const text = await answer.text(), isNews = isLost || text !== latest;
+      if (isNews) DATA = JSON.parse(text);
+      latest = text; isLost = false; heard = new Date();
+      if (isNews) draw();
+    }
+  } catch (error) { if (!isLost) { isLost = true; draw(); } }
   if (DATA.live) setTimeout(refresh, INTERVAL_MS);
 }
 $("of").onchange = draw;

@@ -61,6 +61,27 @@ class Farewell:
             self._seen.wait(FAREWELL_S)
 
 
+def drawn(number: int, measured: Sequence[int], most: int) -> list[int]:
+    """Return which of ``number`` entries a chart draws: evenly spaced ones, and measured ones, both with the latest.
+
+    Parameters
+    ----------
+    number : int
+    measured : sequence of int, ascending
+        Entries with values that the others lack.  They take at most half of ``most``.
+    most : int
+        Most entries to draw; all are drawn if there are no more.
+    """
+    if number <= most:
+        return list(range(number))
+    kept = _spaced(measured, most // 2)
+    return sorted({*kept, *_spaced(range(number), most - len(kept))})
+
+
+def _spaced(entries: Sequence[int], most: int) -> Sequence[int]:
+    return entries[:: -max(1, math.ceil(len(entries) / most))]
+
+
 def asset(package: str, name: str) -> str:
     """Return a file of a package as text."""
     return files(package).joinpath(name).read_text(encoding="utf-8")

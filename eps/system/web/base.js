@@ -31,6 +31,8 @@ const brief = (v, digits = 4) => {
   if (Number.isInteger(v) && size < 1e7) return String(v);
   return size < 1e-3 || size >= 1e7 ? v.toExponential(digits > 3 ? 2 : 1).replace(/\.?0+e/, "e").replace("e+", "e") : String(+v.toPrecision(digits));
 };
+// The state of a page whose server does not answer, with the time of its data.
+const noAnswer = (heard) => `no answer, as of ${heard.toTimeString().slice(0, 5)}`;
 const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 // ---- colours
@@ -52,6 +54,7 @@ function extent(values) {
 const spread = ([low, high]) => low > 0 && high / low > 50;
 // At most ``most`` round values in the range: steps of 1, 2 or 5 times a power of ten.
 function ticks([low, high], log = false, most = 6) {
+  if (!Number.isFinite(low) || !Number.isFinite(high) || (log && low <= 0)) return [];
   if (!(high > low)) return [low];
   if (!log) {
     const rough = (high - low) / (most - 1), ten = 10 ** Math.floor(Math.log10(rough)), found = [];
@@ -95,6 +98,8 @@ class Plot {
     };
     const at = (u, key) => (v) => u.valToPos(v, key, true);
     box.replaceChildren();
+    // uPlot takes its height later: what is below must not move meanwhile.
+    box.style.minHeight = `${height}px`;
     this.plot = new uPlot({
       width, height, padding: [8, x.right ?? 14, 0, 0], scales: { x: scale(x), y: scale(y) }, axes: [axis(x, 2), axis(y, 3)], series: [{}, { paths: () => null, points: { show: false } }],
       legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { show: false }, x: false, y: false },

@@ -226,7 +226,7 @@ def _run(
         finally:
             close_screen()
     except Interrupted as error:
-        _print_interrupted(error.outcome, wanted)
+        _print_interrupted(error.outcome, wanted, server)
         raise
     report = outcome.report
     if report is not None:
@@ -265,12 +265,14 @@ def _print_problems(outcome: Outcome) -> bool:
     return bool(wrong)
 
 
-def _print_interrupted(outcome: Outcome, wanted: Wanted) -> None:
-    """Write and print the results of an interrupted sweep, below the shown progress."""
+def _print_interrupted(outcome: Outcome, wanted: Wanted, server: PageServer | None) -> None:
+    """Write, print and serve the results of an interrupted sweep, below the shown progress."""
     if (report := outcome.report) is not None:
         report = with_target(report, wanted.target)
         written = _written(outcome, report, wanted.report, wanted.page)
         print_interrupted(report, *((wanted.report, wanted.page) if written is outcome else (None, None)))
+        if server is not None:
+            server.end({report["policy"]: report})
         outcome = written
     _print_problems(outcome)
 
