@@ -5,7 +5,7 @@ const MOST_HUES = 30;
 const STATES = { finished: "✓", killed: "✕", failed: "!", queued: "○", paused: "‖" };
 let sweep = null, chosen = -1, hovered = -1, byResult = null, ranks = [], ids = new Map(), hues = [], laid = null, bands = [], plots = [];
 
-const ENDED = new Set(["finished", "killed", "failed"]);
+const ENDED = new Set(["finished", "killed", "failed", "interrupted"]);
 // Its final value, else the latest.
 const valueOf = (t) => t.latest;
 const better = (a, b) => sweep.direction === "maximize" ? a > b : a < b;
