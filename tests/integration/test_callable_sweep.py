@@ -88,14 +88,19 @@ def test_a_callable_that_fails_says_why(what: str) -> None:
     assert trial["phase"] == "failed"
     told = {
         "raises": "the callable raised ValueError: no such shape",
-        "nothing": "the callable reported nothing, but no loss: call report(loss=..., iteration=...)",
-        "other": "the callable reported accuracy, but no loss: call report(loss=..., iteration=...)",
+        "nothing": "metric is 'loss', but the job reported nothing: call report(loss=..., iteration=...)",
+        "other": "metric is 'loss', but the job reported accuracy: call report(loss=..., iteration=...)",
         "exits": "ended with exit code 3",
         "text": "the callable raised ConfigError: a metric of report is not a number",
         "reserved": "a metric of report is named seconds, which is reserved",
         "backwards": "iteration is 3, but must be a whole number above 3, that of the last report",
     }
     assert told[what] in trial["why"]
+
+
+def test_a_callable_without_the_metric_is_not_called_again() -> None:
+    (trial,) = swept(lambda point: hscheduler.report(accuracy=0.5), trials=1, retries=1)["trials"]
+    assert trial["phase"] == "failed" and len(trial["attempts"]) == 1
 
 
 def test_a_callable_that_hangs_is_ended_at_its_limit() -> None:
