@@ -164,6 +164,13 @@ def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
     return trial if all(other is not None and _is_retry(first, other) for other in others) else job_id
 
 
+def attempt_before(submission: Submission, find: Callable[[str], Submission | None]) -> str:
+    """Return the id of the attempt that a new job follows; empty for a trial's first.  ``find`` as of ``trial_of``."""
+    job_id = submission.job_id
+    trial = trial_of(job_id, lambda other: submission if other == job_id else find(other))
+    return "" if trial == job_id else attempt_id(trial, int(job_id.rpartition(AGAIN)[2]))
+
+
 def attempts_of(submissions: Iterable[Submission]) -> dict[str, list[str]]:
     """Return the job ids of each trial, in the order of attempts, by the trial's id.
 

@@ -327,7 +327,6 @@ class Sweep:
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
         request = request_of(trial.spec, job_id, self.name, self.spec.cluster)
-        request = dataclasses.replace(request, is_retry=bool(trial.attempts))
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )

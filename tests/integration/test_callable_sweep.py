@@ -62,6 +62,22 @@ def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
     assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
 
 
+def test_a_retry_is_not_stopped_by_its_failed_attempt(tmp_path: Path) -> None:
+    def crashes_once(point: dict[str, Any]) -> None:
+        for iteration in range(1, 10):
+            # Only the trial that passed the first rung gets here.
+            if iteration == 5 and not (tmp_path / "crashed").exists():
+                (tmp_path / "crashed").touch()
+                os._exit(3)
+            hscheduler.report(loss=point["width"], iteration=iteration)
+
+    rule = {"stop": "sha", "eta": 3, "grace_iterations": 3}
+    found = swept(crashes_once, trials=3, feedback_iteration=3, retries=1, **rule)
+    assert sorted(trial["phase"] for trial in found["trials"]) == ["finished", "killed", "killed"]
+    best = min(found["trials"], key=lambda trial: trial["point"]["width"])
+    assert best["phase"] == "finished" and len(best["attempts"]) == 2
+
+
 def test_a_callable_may_return_a_number_of_numpy() -> None:
     (trial,) = swept(lambda point: np.float32(0.5), trials=1)["trials"]
     assert (trial["phase"], trial["loss"]) == ("finished", 0.5)
