@@ -179,7 +179,10 @@ class Run:
         try:
             with self._progress(initial=len(self._finished), total=self._max_evals) as shown:
                 while not self._stop.too_late():
-                    while num_active(running) < trials.parallelism and (document := self._next()) is not None:
+                    while num_active(running) < trials.parallelism:
+                        self._note_values(running)
+                        if (document := self._next()) is None:
+                            break
                         submitter = Submitter(where, self._sweep, int(document["tid"]), trials.retries)
                         document["state"] = JOB_STATE_RUNNING
                         document["book_time"] = document["refresh_time"] = coarse_utcnow()
@@ -220,6 +223,13 @@ class Run:
             can = "" if self._trials.processes else "; use HTrials(processes=True), which can kill it"
             logger.warning("the objective of trial %s still runs outside eps.run and is abandoned%s", numbers, can)
 
+    def _note_values(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
+        """Give trials at a rung its value as a loss: Hyperopt counts those without one, the best ones, as bad."""
+        for document, submitter in running.values():
+            value = submitter.rung_value()
+            if value is not None and not math.isnan(value):
+                document["result"] = {"status": STATUS_OK, "loss": self._trials.loss_of(value)}
+
     def _next(self) -> dict[str, Any] | None:
         """Return the next point as a Hyperopt document; None if there is none."""
         trials = self._trials
@@ -250,9 +260,8 @@ class Run:
             why = submitter.why_ended_early()
             return found if why is None else {"why": why, **found, "killed": True}
         except StoppedEarlyError as stopped:
-            # Hyperopt minimises the loss, so feedback to maximise is negated.
-            sign = 1.0 if self._trials.direction is Direction.MINIMIZE else -1.0
-            return {"status": STATUS_OK, "loss": sign * stopped.feedback, "killed": True, "why": str(stopped)}
+            loss = self._trials.loss_of(stopped.feedback)
+            return {"status": STATUS_OK, "loss": loss, "killed": True, "why": str(stopped)}
         finally:
             submit_instead.set(None)
 
@@ -382,6 +391,12 @@ class Submitter:
         """True while the stopping rule has paused the trial's job."""
         with self._lock:
             return bool(self._submissions) and self._submissions[-1].is_paused
+
+    def rung_value(self) -> float | None:
+        """Return the value of the trial's latest job at its last rung; None before it has reached one."""
+        with self._lock:
+            rungs = self._submissions[-1].rungs if self._submissions else []
+        return rungs[-1][1] if rungs else None
 
     def job_ids(self) -> list[str]:
         """Return the submitted jobs, in order."""
@@ -516,10 +531,15 @@ class HTrials(Trials):  # type: ignore[misc]
         """Number of points to evaluate that have not been inserted yet."""
         return len(self._first)
 
+    def loss_of(self, value: float) -> float:
+        """Return a value of the metric as a loss: Hyperopt minimises, so one to maximise is negated."""
+        return value if self.direction is Direction.MINIMIZE else -value
+
     def whole(self, documents: Sequence[Mapping[str, Any]]) -> Trials:
-        """Return the documents that were not stopped early, as trials; the best trial is one of them."""
+        """Return the completed documents that were not stopped early, as trials; the best trial is one of them."""
         found = Trials()
-        found._insert_trial_docs([document for document in documents if not document["result"].get("killed")])
+        completed = (document for document in documents if document["state"] == JOB_STATE_DONE)
+        found._insert_trial_docs([document for document in completed if not document["result"].get("killed")])
         found.attachments = self.attachments
         found.refresh()
         return found

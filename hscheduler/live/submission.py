@@ -46,7 +46,7 @@ class Submission:
     loss: float | None = None
     #: Its metric at the feedback iteration; None before.
     feedback: float | None = None
-    #: (iteration, metric) at each rung that it reached; known at its end.
+    #: (iteration, metric) at each rung that it has reached.
     rungs: list[tuple[int, float]] = field(default_factory=list)
     #: Whether the stopping rule has paused it.
     is_paused: bool = False

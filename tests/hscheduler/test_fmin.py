@@ -413,3 +413,33 @@ def test_ctrl_c_ends_a_program_whose_objectives_hang() -> None:
     assert process.returncode == -signal.SIGINT
     # The second one may have just started.
     assert "the objective of trial 0" in errors and "KeyboardInterrupt" in errors
+
+
+class Rungs(Pauses):
+    """As :class:`Pauses`, and each job is at its first rung."""
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+        found = super().submit(submitted, spec)
+        if not found.is_over:
+            found.rungs = [(10, float(len(self.submitted)))]
+        return found
+
+
+@pytest.mark.parametrize(("direction", "sign"), [(Direction.MINIMIZE, 1), (Direction.MAXIMIZE, -1)])
+def test_the_algorithm_knows_the_values_of_paused_trials(direction: Direction, sign: int) -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.trials import HTrials
+
+    known: list[list[Any]] = []
+    trials = HTrials(Rungs(3), parallelism=1, stop="sha", grace_iterations=10, direction=direction)
+
+    def algorithm(ids: list[int], domain: Any, given: Any, seed: int) -> Any:
+        known.append(given.losses())
+        return hyperopt.rand.suggest(ids, domain, given, seed)
+
+    def objective(rate: float) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax", learning_rate=rate)["metrics"]["train_loss"])
+
+    hyperopt.fmin(objective, hyperopt.hp.uniform("rate", 0.1, 1), algorithm, 3, trials=trials, show_progressbar=False)
+    assert known[2] == [sign * 1.0, sign * 2.0]
+    assert trials.best_trial["tid"] == 2
