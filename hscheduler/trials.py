@@ -53,7 +53,7 @@ from hscheduler.live.job_results import own_report
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
-from hscheduler.spec import ClusterSpec, checked_stopping, direction_of, request_of
+from hscheduler.spec import MOST_TRIALS, ClusterSpec, checked_stopping, direction_of, request_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Where:
     stopping: Stopping
 
     def opened(self, sweep: str, direction: Direction, trials: int) -> e.SweepOpened:
-        """Return the event that opens a sweep of so many trials for the search; 0 is an unknown number."""
+        """Return the event that opens a sweep of so many trials for the search."""
         settings = self.settings
         metric, iteration = ("", 0) if settings is None else (settings.metric, settings.feedback_iteration)
         return e.SweepOpened(sweep, direction, self.threshold, metric, iteration, self.stopping, trials)
@@ -158,9 +158,10 @@ class Run:
         self._left = max_evals - len(trials)
         self._max_evals = max_evals
         waiting = sum(document["state"] == JOB_STATE_NEW for document in trials._dynamic_trials)
-        #: Trials whose objectives may submit jobs; 0: unknown.
-        self._expected = 0 if max_evals == sys.maxsize else self._left + waiting + trials.num_first
-        self._opened_with = self._expected
+        #: Trials whose objectives may submit jobs.
+        self._expected: int = self._left + waiting + trials.num_first
+        #: The number of trials with which the sweep is open.
+        self._opened_with = 0
         self._stop = stop
         self._rstate = rstate
         self._catch = catch
@@ -187,7 +188,7 @@ class Run:
                         document["state"] = JOB_STATE_RUNNING
                         document["book_time"] = document["refresh_time"] = coarse_utcnow()
                         running[threads.submit(self._evaluate, document, submitter)] = document, submitter
-                    if self._expected != self._opened_with:
+                    if self._num_trials() != self._opened_with:
                         self._open(where)
                     if not running:
                         return
@@ -203,8 +204,12 @@ class Run:
 
     def _open(self, where: Where) -> None:
         """Open the sweep, or correct its number of trials: its stopping rule may wait for all of them."""
-        self._opened_with = self._expected
-        where.scheduler.open_sweep(where.opened(self._sweep, self._trials.direction, self._expected))
+        self._opened_with = self._num_trials()
+        where.scheduler.open_sweep(where.opened(self._sweep, self._trials.direction, self._opened_with))
+
+    def _num_trials(self) -> int:
+        """Return how many trials to announce: as many as possible if only another condition ends the search."""
+        return max(0, min(self._expected, MOST_TRIALS))
 
     def _end(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
         """Cancel running trials.  An objective that keeps running is abandoned with a warning."""
@@ -242,7 +247,7 @@ class Run:
         trials.refresh()
         documents = self._algo(ids, self._domain, trials, self._rstate.integers(2**31 - 1))
         if not documents:
-            self._expected -= self._left if self._expected else 0
+            self._expected -= self._left
             self._left = 0
             return None
         self._left -= len(documents)
@@ -270,7 +275,7 @@ class Run:
         error = future.exception()
         document["refresh_time"] = coarse_utcnow()
         document["misc"]["jobs"] = submitter.job_ids()
-        if self._expected and not document["misc"]["jobs"]:
+        if not document["misc"]["jobs"]:
             # An objective need not train.
             self._expected -= 1
         if error is None:

@@ -21,6 +21,7 @@ from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.rungs import Stopping
 from hscheduler.live.scheduler import LiveSettings
 from hscheduler.live.submission import Submission
+from hscheduler.spec import MOST_TRIALS
 
 TIMEOUT_S = 20.0
 ROOT = Path(__file__).parents[2]
@@ -382,6 +383,25 @@ def generate(ids: list[int], number: int) -> list[Any]:
     from hyperopt.fmin import generate_trial
 
     return [generate_trial(tid, {"number": number}) for tid in ids]
+
+
+@pytest.mark.parametrize(("stops", "opened_with"), [(True, [MOST_TRIALS]), (False, [MOST_TRIALS, 2])])
+def test_a_search_without_a_number_of_trials_announces_as_many_as_possible(stops: bool, opened_with: list[int]) -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    scheduler = Pauses(2)
+
+    def objective(number: int) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax")["metrics"]["train_loss"])
+
+    hyperopt.fmin(
+        objective,
+        hyperopt.hp.choice("number", [0, 1, 2]),
+        lambda ids, *rest: [] if not stops and len(scheduler.submitted) == 2 else generate(ids, 0),
+        trials=htrials(scheduler, stop="asha"),
+        early_stop_fn=lambda found, *args: (stops, []),
+        show_progressbar=False,
+    )
+    assert [opened.trials for opened in scheduler.opened] == opened_with
 
 
 def test_successive_halving_needs_the_number_of_trials() -> None:
