@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +54,7 @@ from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
 from hscheduler.spec import MOST_TRIALS, ClusterSpec, checked_stopping, direction_of, request_of
+from hscheduler.stopping import RULES
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,24 @@ class Where:
     #: None: the settings of the scheduler.
     settings: LiveSettings | None
     stopping: Stopping
+    #: Rules that the user was warned of.
+    warned: set[str] = field(default_factory=set)
+
+    def warn_if_not_judged(self, iterations: int) -> None:
+        """Warn if the stopping rule judges trials at rungs, and a job ends before the first one."""
+        rule, grace = self.stopping.rule, self.stopping.grace_iterations
+        own = self.scheduler.settings if isinstance(self.scheduler, LiveScheduler) else None
+        settings = self.settings or own
+        first = grace or (0 if settings is None else settings.feedback_iteration)
+        rungs = RULES[rule or "none"].rungs(replace(self.stopping, grace_iterations=first))
+        if rungs.first >= max(1, iterations) and rule not in self.warned:
+            self.warned.add(rule)
+            told = f"grace_iterations is {first}" + ("" if grace else " (the feedback iteration)")
+            logger.warning(
+                "%s, but a job has %d iterations: stop=%r does not judge it; set grace_iterations lower, as in "
+                "HTrials(stop=%r, grace_iterations=%d)",
+                *(told, iterations, rule, rule, max(1, iterations // self.stopping.eta**2)),
+            )
 
     def opened(self, sweep: str, direction: Direction, trials: int) -> e.SweepOpened:
         """Return the event that opens a sweep of so many trials for the search."""
@@ -335,8 +354,7 @@ class Submitter:
     """Submits the jobs of one trial; ``eps.run`` calls it inside an objective."""
 
     def __init__(self, where: Where, sweep: str, tid: int, retries: int) -> None:
-        self._scheduler = where.scheduler
-        self._cluster = where.cluster
+        self._where, self._scheduler = where, where.scheduler
         self._sweep = sweep
         self._tid = tid
         self._retries = retries
@@ -371,7 +389,8 @@ class Submitter:
         with self._lock:
             if self._refuses:
                 raise TrainingError(self._refuses)
-            asked = request_of(request.spec, job_id, self._sweep, self._cluster)
+            self._where.warn_if_not_judged(request.spec.iterations)
+            asked = request_of(request.spec, job_id, self._sweep, self._where.cluster)
             submission = self._scheduler.submit(e.JobSubmitted(asked), request.spec)
             self._submissions.append(submission)
             return submission

@@ -463,3 +463,27 @@ def test_the_algorithm_knows_the_values_of_paused_trials(direction: Direction, s
     hyperopt.fmin(objective, hyperopt.hp.uniform("rate", 0.1, 1), algorithm, 3, trials=trials, show_progressbar=False)
     assert known[2] == [sign * 1.0, sign * 2.0]
     assert trials.best_trial["tid"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"stop": "asha", "settings": LiveSettings()}, "grace_iterations is 100 (the feedback iteration), but a job"),
+        ({"stop": "sha", "grace_iterations": 30}, "grace_iterations is 30, but a job has 30 iterations: stop='sha'"),
+        ({"stop": "asha", "grace_iterations": 29}, ""),
+        ({"stop": "asha"}, ""),
+        ({"stop": "threshold", "settings": LiveSettings()}, ""),
+        ({"settings": LiveSettings()}, ""),
+    ],
+)
+def test_a_rule_that_judges_no_trial_is_named_once(
+    options: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def objective(point: dict[str, float]) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax", iterations=30)["metrics"]["train_loss"])
+
+    search(htrials(Pauses(2), **options), objective, 2)
+    found = [record.getMessage() for record in caplog.records if "does not judge" in record.getMessage()]
+    assert len(found) == bool(told)
+    if told:
+        assert told in found[0] and "grace_iterations=3)" in found[0]
