@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,7 +54,8 @@ from hscheduler.live.job_results import own_report
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission, attempt_id, is_retryable
-from hscheduler.spec import ClusterSpec, checked_stopping, direction_of, request_of
+from hscheduler.spec import MOST_TRIALS, ClusterSpec, checked_stopping, direction_of, request_of
+from hscheduler.stopping import RULES
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +97,27 @@ class Where:
     settings: LiveSettings | None
     stopping: Stopping
     stop_diverged: bool
+    #: Rules that the user was warned of.
+    warned: set[str] = field(default_factory=set)
+
+    def warn_if_not_judged(self, iterations: int) -> None:
+        """Warn if the stopping rule judges trials at rungs, and a job ends before the first one."""
+        rule, grace = self.stopping.rule, self.stopping.grace_iterations
+        own = self.scheduler.settings if isinstance(self.scheduler, LiveScheduler) else None
+        settings = self.settings or own
+        first = grace or (0 if settings is None else settings.feedback_iteration)
+        rungs = RULES[rule or "none"].rungs(replace(self.stopping, grace_iterations=first))
+        if rungs.first >= max(1, iterations) and rule not in self.warned:
+            self.warned.add(rule)
+            told = f"grace_iterations is {first}" + ("" if grace else " (the feedback iteration)")
+            logger.warning(
+                "%s, but a job has %d iterations: stop=%r does not judge it; set grace_iterations lower, as in "
+                "HTrials(stop=%r, grace_iterations=%d)",
+                *(told, iterations, rule, rule, max(1, iterations // self.stopping.eta**2)),
+            )
 
     def opened(self, sweep: str, direction: Direction, trials: int) -> e.SweepOpened:
-        """Return the event that opens a sweep of so many trials for the search; 0 is an unknown number."""
+        """Return the event that opens a sweep of so many trials for the search."""
         settings = self.settings
         metric, iteration = ("", 0) if settings is None else (settings.metric, settings.feedback_iteration)
         return e.SweepOpened(
@@ -169,9 +188,10 @@ class Run:
         self._left = max_evals - len(trials)
         self._max_evals = max_evals
         waiting = sum(document["state"] == JOB_STATE_NEW for document in trials._dynamic_trials)
-        #: Trials whose objectives may submit jobs; 0: unknown.
-        self._expected = 0 if max_evals == sys.maxsize else self._left + waiting + trials.num_first
-        self._opened_with = self._expected
+        #: Trials whose objectives may submit jobs.
+        self._expected: int = self._left + waiting + trials.num_first
+        #: The number of trials with which the sweep is open.
+        self._opened_with = 0
         self._stop = stop
         self._rstate = rstate
         self._catch = catch
@@ -190,12 +210,15 @@ class Run:
         try:
             with self._progress(initial=len(self._finished), total=self._max_evals) as shown:
                 while not self._stop.too_late():
-                    while num_active(running) < trials.parallelism and (document := self._next()) is not None:
+                    while num_active(running) < trials.parallelism:
+                        self._note_values(running)
+                        if (document := self._next()) is None:
+                            break
                         submitter = Submitter(where, self._sweep, int(document["tid"]), trials.retries)
                         document["state"] = JOB_STATE_RUNNING
                         document["book_time"] = document["refresh_time"] = coarse_utcnow()
                         running[threads.submit(self._evaluate, document, submitter)] = document, submitter
-                    if self._expected != self._opened_with:
+                    if self._num_trials() != self._opened_with:
                         self._open(where)
                     if not running:
                         return
@@ -211,8 +234,12 @@ class Run:
 
     def _open(self, where: Where) -> None:
         """Open the sweep, or correct its number of trials: its stopping rule may wait for all of them."""
-        self._opened_with = self._expected
-        where.scheduler.open_sweep(where.opened(self._sweep, self._trials.direction, self._expected))
+        self._opened_with = self._num_trials()
+        where.scheduler.open_sweep(where.opened(self._sweep, self._trials.direction, self._opened_with))
+
+    def _num_trials(self) -> int:
+        """Return how many trials to announce: as many as possible if only another condition ends the search."""
+        return max(0, min(self._expected, MOST_TRIALS))
 
     def _end(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
         """Cancel running trials.  An objective that keeps running is abandoned with a warning."""
@@ -231,6 +258,13 @@ class Run:
             can = "" if self._trials.processes else "; use HTrials(processes=True), which can kill it"
             logger.warning("the objective of trial %s still runs outside eps.run and is abandoned%s", numbers, can)
 
+    def _note_values(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
+        """Give trials at a rung its value as a loss: Hyperopt counts those without one, the best ones, as bad."""
+        for document, submitter in running.values():
+            value = submitter.rung_value()
+            if value is not None and not math.isnan(value):
+                document["result"] = {"status": STATUS_OK, "loss": self._trials.loss_of(value)}
+
     def _next(self) -> dict[str, Any] | None:
         """Return the next point as a Hyperopt document; None if there is none."""
         trials = self._trials
@@ -243,7 +277,7 @@ class Run:
         trials.refresh()
         documents = self._algo(ids, self._domain, trials, self._rstate.integers(2**31 - 1))
         if not documents:
-            self._expected -= self._left if self._expected else 0
+            self._expected -= self._left
             self._left = 0
             return None
         self._left -= len(documents)
@@ -261,9 +295,8 @@ class Run:
             why = submitter.why_ended_early()
             return found if why is None else {"why": why, **found, "killed": True}
         except StoppedEarlyError as stopped:
-            # Hyperopt minimises the loss, so feedback to maximise is negated.
-            sign = 1.0 if self._trials.direction is Direction.MINIMIZE else -1.0
-            return {"status": STATUS_OK, "loss": sign * stopped.feedback, "killed": True, "why": str(stopped)}
+            loss = self._trials.loss_of(stopped.feedback)
+            return {"status": STATUS_OK, "loss": loss, "killed": True, "why": str(stopped)}
         except TrainingError as error:
             why = submitter.why_diverged()
             if why is None or why not in str(error):
@@ -277,7 +310,7 @@ class Run:
         error = future.exception()
         document["refresh_time"] = coarse_utcnow()
         document["misc"]["jobs"] = submitter.job_ids()
-        if self._expected and not document["misc"]["jobs"]:
+        if not document["misc"]["jobs"]:
             # An objective need not train.
             self._expected -= 1
         if error is None:
@@ -337,8 +370,7 @@ class Submitter:
     """Submits the jobs of one trial; ``eps.run`` calls it inside an objective."""
 
     def __init__(self, where: Where, sweep: str, tid: int, retries: int) -> None:
-        self._scheduler = where.scheduler
-        self._cluster = where.cluster
+        self._where, self._scheduler = where, where.scheduler
         self._sweep = sweep
         self._tid = tid
         self._retries = retries
@@ -373,7 +405,8 @@ class Submitter:
         with self._lock:
             if self._refuses:
                 raise TrainingError(self._refuses)
-            asked = request_of(request.spec, job_id, self._sweep, self._cluster)
+            self._where.warn_if_not_judged(request.spec.iterations)
+            asked = request_of(request.spec, job_id, self._sweep, self._where.cluster)
             submission = self._scheduler.submit(e.JobSubmitted(asked), request.spec)
             self._submissions.append(submission)
             return submission
@@ -398,6 +431,12 @@ class Submitter:
         """True while the stopping rule has paused the trial's job."""
         with self._lock:
             return bool(self._submissions) and self._submissions[-1].is_paused
+
+    def rung_value(self) -> float | None:
+        """Return the value of the trial's latest job at its last rung; None before it has reached one."""
+        with self._lock:
+            rungs = self._submissions[-1].rungs if self._submissions else []
+        return rungs[-1][1] if rungs else None
 
     def job_ids(self) -> list[str]:
         """Return the submitted jobs, in order."""
@@ -549,10 +588,15 @@ class HTrials(Trials):  # type: ignore[misc]
         """Number of points to evaluate that have not been inserted yet."""
         return len(self._first)
 
+    def loss_of(self, value: float) -> float:
+        """Return a value of the metric as a loss: Hyperopt minimises, so one to maximise is negated."""
+        return value if self.direction is Direction.MINIMIZE else -value
+
     def whole(self, documents: Sequence[Mapping[str, Any]]) -> Trials:
-        """Return the documents that were not stopped early, as trials; the best trial is one of them."""
+        """Return the completed documents that were not stopped early, as trials; the best trial is one of them."""
         found = Trials()
-        found._insert_trial_docs([document for document in documents if not document["result"].get("killed")])
+        completed = (document for document in documents if document["state"] == JOB_STATE_DONE)
+        found._insert_trial_docs([document for document in completed if not document["result"].get("killed")])
         found.attachments = self.attachments
         found.refresh()
         return found

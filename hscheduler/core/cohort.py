@@ -23,6 +23,7 @@ class Cohort:
 
     A trial that has ended counts as having reached all further rungs: with its final value if it finished, else behind
     all others, also those whose value is NaN.  If it ended while it was paused, that holds for its last rung, too.
+    A retry replaces the attempt that failed, which then counts no more.
 
     Parameters
     ----------
@@ -39,10 +40,8 @@ class Cohort:
         self.rungs = NO_RUNGS
         #: Number of trials of the sweep; 0: unknown.
         self.trials = 0
-        #: Number of trials that have arrived, refused ones included; a retry counts as another trial.
+        #: Number of trials that have arrived, refused ones included.
         self.arrived = 0
-        #: The same without retries.
-        self._drawn = 0
         #: What its next trial will request, if the scheduler says when it can start; else None.
         self.coming: JobRequest | None = None
         #: Most trials that are queued or run at once, for a sweep with ``coming``; 0 sets no limit.
@@ -62,6 +61,8 @@ class Cohort:
         self._averages: list[dict[int, float]] = []
         #: Trials that have ended: arrival number -> how many rungs it had reached, and its rank at further ones.
         self._ended: dict[int, tuple[int, Badness]] = {}
+        #: Job id -> arrival number of those that have ended without a result: a retry may replace them.
+        self._unfinished: dict[str, int] = {}
         self._num_finished = 0
 
     # ---- for rules
@@ -92,8 +93,7 @@ class Cohort:
     @property
     def total(self) -> int:
         """Number of trials, as far as it is known."""
-        retries = self.arrived - self._drawn
-        return self.arrived if self.closed_because else max(self.trials + retries, self.arrived)
+        return self.arrived if self.closed_because else max(self.trials, self.arrived)
 
     @property
     def gets_no_more(self) -> bool:
@@ -118,7 +118,7 @@ class Cohort:
     @property
     def may_draw(self) -> bool:
         """Whether the next trial is to be drawn as soon as it can start."""
-        is_open = self.coming is not None and not self.closed_because and self._drawn < self.trials
+        is_open = self.coming is not None and not self.closed_because and self.arrived < self.trials
         return is_open and (not self.parallelism or self.num_active < self.parallelism)
 
     def fresh(self) -> list[Job]:
@@ -154,15 +154,16 @@ class Cohort:
     # ---- for the scheduler
 
     def arrive(self, job: Job) -> None:
-        """Add a trial."""
+        """Add a trial, or the next attempt at one."""
+        failed = self._unfinished.pop(job.request.retry_of, None)
+        if failed is not None:
+            self._remove(failed)
         self.arrived += 1
-        self._drawn += not job.request.is_retry
         self._active[job.number] = job
 
     def refuse(self, number: int) -> None:
         """Count a trial that was refused on arrival."""
         self.arrived += 1
-        self._drawn += 1
         self._end(number, 0, _LAST)
 
     def reach(self, job: Job, value: float) -> None:
@@ -204,12 +205,21 @@ class Cohort:
             return
         for ranked, own in zip(self._ranked[job.rungs_passed :], job.rungs[job.rungs_passed :], strict=False):
             ranked.remove((badness(own, self.direction), job.number))
+        self._unfinished[job.job_id] = job.number
         self._end(job.number, job.rungs_passed, _LAST)
 
     def _end(self, number: int, reached: int, rank: Badness) -> None:
         self._ended[number] = reached, rank
         for ranked in self._ranked[reached:]:
             insort(ranked, (rank, number))
+
+    def _remove(self, number: int) -> None:
+        """Remove a trial that has ended, as if it had never arrived."""
+        self.arrived -= 1
+        del self._ended[number]
+        for ranked, averages in zip(self._ranked, self._averages, strict=True):
+            ranked[:] = [entry for entry in ranked if entry[1] != number]
+            averages.pop(number, None)
 
 
 @dataclass(frozen=True)

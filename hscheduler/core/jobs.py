@@ -87,8 +87,8 @@ class JobRequest:
     iterations: int = 0
     #: Seconds of a restart, from the order to end to the next iteration.
     restart_s: float = 0.0
-    #: It tries the point of a job that failed again.
-    is_retry: bool = False
+    #: The failed attempt at the same trial that it replaces; empty for a trial's first job.
+    retry_of: str = ""
 
     def __post_init__(self) -> None:
         for name, count, least, most in (

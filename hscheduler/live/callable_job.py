@@ -23,6 +23,7 @@ from hscheduler.core.jobs import Phase
 from hscheduler.core.rungs import Rungs
 from hscheduler.live.job_state import HistoryReader
 from hscheduler.live.objective import ObjectiveProcess
+from hscheduler.reports.history import NO_SUCH_METRIC
 
 #: A process that was killed has this long to end.
 _END_TIMEOUT_S = 10.0
@@ -193,7 +194,7 @@ class CallableJob:
         if not self._history:
             call = f"report({self._metric}=..., iteration=...)"
             reported = ", ".join(sorted(self._reported)) or "nothing"
-            return Phase.FAILED, f"the callable reported {reported}, but no {self._metric}: call {call}"
+            return Phase.FAILED, f"metric is {self._metric!r}, {NO_SUCH_METRIC} {reported}: call {call}"
         return Phase.FINISHED, ""
 
     def _take(self, iteration: int, values: Mapping[str, float]) -> None:

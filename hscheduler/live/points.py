@@ -1,7 +1,7 @@
 """Sources of a sweep's points: random points, Hyperopt's tree of Parzen estimators, or an Optuna study.
 
-A sweep asks for a point when a trial arrives, and tells the result when the trial is over.  A source may learn from the
-results so far.
+A sweep asks for a point when a trial arrives.  It tells the values of a trial at rungs, also while that trial trains or
+is paused, and its result when it is over.  A source may learn from what it was told so far.
 
 Source: EPS §6 (Hyperopt generates the jobs).
 """
@@ -40,6 +40,9 @@ class Points(Protocol):
     def restore(self, job_id: str, point: Point) -> None:
         """Register a trial that an earlier source of the same kind suggested."""
 
+    def tell_rungs(self, job_id: str, rungs: Rungs) -> None:
+        """Tell the (iteration, value) at each rung that a trial has reached; it is not over."""
+
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Tell the result of a trial, once.
 
@@ -70,6 +73,9 @@ class GivenPoints:
         """Skip a point."""
         next(self._points)
 
+    def tell_rungs(self, job_id: str, rungs: Rungs) -> None:
+        """Ignore the values."""
+
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Ignore the result."""
 
@@ -82,7 +88,7 @@ RANDOM_SHARE, LEAST_RANDOM, MOST_RANDOM = 0.25, 5, 20
 class TpePoints:
     """Points of Hyperopt's ``tpe.suggest``; needs the extra ``sweep``.
 
-    Points without a result yet count as bad, as in Hyperopt: so parallel trials do not try nearly the same point.
+    Points without a value yet count as bad, as in Hyperopt: so parallel trials do not try nearly the same point.
 
     Parameters
     ----------
@@ -157,21 +163,29 @@ class TpePoints:
         self._trials.refresh()
         self._documents[job_id] = tid
 
+    def tell_rungs(self, job_id: str, rungs: Rungs) -> None:
+        """Tell Hyperopt the latest value as a loss: a paused trial, the best of its rung, would count as bad."""
+        self._document(job_id)["result"] = self._result(rungs[-1][1])
+
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Tell Hyperopt a loss, also that of a killed trial; a failed trial has none, and Hyperopt ignores it.
 
         Hyperopt has no state for a trial that was stopped.  ``STATUS_FAIL`` would hide from it that the point is bad,
         so such a trial is complete, with the last value known; Ray Tune does the same.
         """
-        for document in self._trials._dynamic_trials:
-            if document["tid"] == self._documents[job_id]:
-                document["state"] = self._hyperopt.JOB_STATE_DONE
-                document["result"] = (
-                    {"status": self._hyperopt.STATUS_OK, "loss": self._sign * float(loss)}
-                    if loss is not None and not math.isnan(loss)
-                    else {"status": self._hyperopt.STATUS_FAIL}
-                )
+        document = self._document(job_id)
+        document["state"], document["result"] = self._hyperopt.JOB_STATE_DONE, self._result(loss)
         self._trials.refresh()
+
+    def _document(self, job_id: str) -> dict[str, Any]:
+        tid = self._documents[job_id]
+        found: dict[str, Any] = next(each for each in self._trials._dynamic_trials if each["tid"] == tid)
+        return found
+
+    def _result(self, loss: float | None) -> dict[str, Any]:
+        if loss is None or math.isnan(loss):
+            return {"status": self._hyperopt.STATUS_FAIL}
+        return {"status": self._hyperopt.STATUS_OK, "loss": self._sign * float(loss)}
 
 
 class OptunaPoints:
@@ -225,6 +239,8 @@ class OptunaPoints:
         self._trials: dict[str, Any] = {}
         #: Whether the sampler, as of a grid, has tried all of its points.
         self._is_exhausted = False
+        #: Iterations of the values that each trial has reported: a study takes each once.
+        self._reported: dict[str, set[int]] = {}
 
     def ask(self, job_id: str) -> Point:
         """Return the suggestion of the study's sampler, given the results so far.  Raises as :class:`Points`."""
@@ -254,14 +270,22 @@ class OptunaPoints:
             # The sampler did not draw this point: with the same seed it would draw the first points again.
             self.study.sampler = self._sampler(seed=(self._seed + self._trials[job_id].number + 1) % 2**32)
 
+    def tell_rungs(self, job_id: str, rungs: Rungs) -> None:
+        """Report intermediate values.  Optuna's own TPE learns only from trials that are over."""
+        reported = self._reported.setdefault(job_id, set())
+        for iteration, value in rungs:
+            if iteration not in reported:
+                self._trials[job_id].report(value, step=iteration)
+                reported.add(iteration)
+
     def tell(self, job_id: str, loss: float | None, killed: bool = False, rungs: Rungs = ()) -> None:
         """Tell the study the result of a trial; a missing or NaN loss is a failure.
 
         Values at rungs are intermediate values.  A trial that the stopping rule ended is pruned.
         """
+        self.tell_rungs(job_id, rungs)
         trial = self._trials.pop(job_id)
-        for iteration, value in rungs:
-            trial.report(value, step=iteration)
+        del self._reported[job_id]
         if killed:
             if loss is not None and not rungs:
                 trial.report(loss, step=self._feedback_iteration)

@@ -83,6 +83,8 @@ class Registry:
                 self.cancelled.add(job_id)
             case e.FeedbackGiven(job_id, value):
                 self.submissions[job_id].feedback = value
+            case e.RungReached(job_id):
+                self._note_rungs(self.submissions[job_id])
             case e.JobEnded(job_id, _, _, feedback) if feedback is not None:
                 self.submissions[job_id].feedback = feedback
         for command in commands:
@@ -104,13 +106,16 @@ class Registry:
         job = self.state.jobs.get(submission.job_id)
         if job is not None:
             submission.loss = job.loss
-            rungs = self.state.rungs(job)
-            submission.rungs = [(rungs.at(number) or 0, value) for number, value in enumerate(job.rungs)]
             # A paused job ends without an order.
             is_ended_paused = job.stopped_at is not None and submission.is_paused
             submission.is_stopped |= is_ended_paused and not self._is_cancelled(submission.job_id)
         submission.why, submission.is_paused = why, False
         submission.end(phase)
+
+    def _note_rungs(self, submission: Submission) -> None:
+        job = self.state.jobs[submission.job_id]
+        rungs = self.state.rungs(job)
+        submission.rungs = [(rungs.at(number) or 0, value) for number, value in enumerate(job.rungs)]
 
     # ---- the snapshot of a record, and its table of ended jobs
 

@@ -42,7 +42,7 @@ from hscheduler.live.job_state import Seat
 from hscheduler.live.placement import check_place, hosted, runs_on_yarn
 from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
-from hscheduler.live.submission import Submission, attempts_of
+from hscheduler.live.submission import Submission, attempt_before, attempts_of
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
 from hscheduler.stopping import RULES
@@ -513,6 +513,8 @@ class LiveScheduler:
         restart_s = max(RESTART_ENDS_S, self.settings.restart_s) + RESTART_BEGINS_S
         request = dataclasses.replace(submitted.request, iterations=spec.iterations, restart_s=restart_s)
         submission = self._new_submission(request.job_id, request.sweep, spec, point)
+        request = dataclasses.replace(request, retry_of=attempt_before(submission, self.look_ups.submission))
+        self._add(submission)
         self._events.put(e.JobSubmitted(request))
         return submission
 
@@ -521,6 +523,7 @@ class LiveScheduler:
     ) -> Submission:
         """Accept a job that cannot work, as failed.  Raises as :meth:`submit`."""
         submission = self._new_submission(job_id, sweep, spec, point)
+        self._add(submission)
         self._events.put(e.JobRefused(job_id, sweep, why))
         return submission
 
@@ -529,6 +532,10 @@ class LiveScheduler:
         submission = Submission(job_id, sweep, self._free_name(job_id), spec, dict(point or {}))
         if self._recorder is not None:
             check_writable(submission.details(), f"job {job_id!r}")
+        return submission
+
+    def _add(self, submission: Submission) -> None:
+        job_id = submission.job_id
 
         def add() -> None:
             if self.look_ups.submission(job_id) is not None:
@@ -536,7 +543,6 @@ class LiveScheduler:
             self.registry.submissions[job_id] = submission
 
         self.ask(add)
-        return submission
 
     def name_of(self, job_id: str) -> str:
         """Return a job's name under ``EPS_HOME``: its id, unless other schedulers have jobs with such ids.

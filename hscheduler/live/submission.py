@@ -46,7 +46,7 @@ class Submission:
     loss: float | None = None
     #: Its metric at the feedback iteration; None before.
     feedback: float | None = None
-    #: (iteration, metric) at each rung that it reached; known at its end.
+    #: (iteration, metric) at each rung that it has reached.
     rungs: list[tuple[int, float]] = field(default_factory=list)
     #: Whether the stopping rule has paused it.
     is_paused: bool = False
@@ -162,6 +162,13 @@ def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
         return job_id
     others = (find(attempt_id(trial, attempt)) for attempt in range(2, int(number) + 2))
     return trial if all(other is not None and _is_retry(first, other) for other in others) else job_id
+
+
+def attempt_before(submission: Submission, find: Callable[[str], Submission | None]) -> str:
+    """Return the id of the attempt that a new job follows; empty for a trial's first.  ``find`` as of ``trial_of``."""
+    job_id = submission.job_id
+    trial = trial_of(job_id, lambda other: submission if other == job_id else find(other))
+    return "" if trial == job_id else attempt_id(trial, int(job_id.rpartition(AGAIN)[2]))
 
 
 def attempts_of(submissions: Iterable[Submission]) -> dict[str, list[str]]:

@@ -22,7 +22,7 @@ from eps.storage.jobdir import JobDir, check_job_name, list_jobs
 from eps.system import interrupt
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.live.points import Points, points_of
+from hscheduler.live.points import Points, Rungs, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
 from hscheduler.live.submission import AGAIN, Submission, attempt_id, is_retryable, lacked_space
@@ -106,6 +106,8 @@ class _Trial:
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
     is_reported: bool = False
+    #: Its values at rungs that the source of points knows.
+    told: Rungs = ()
     #: Whether the latest attempt was cancelled because it took too long.
     is_cancelled: bool = False
 
@@ -315,6 +317,7 @@ class Sweep:
     def _submit(self, scheduler: LiveScheduler) -> None:
         job_id = self._trial_name(len(self._trials) + 1)
         self._due_s = next(self._arrivals)
+        self._tell_rungs()
         try:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration as end:
@@ -332,10 +335,17 @@ class Sweep:
             trial.attempts.append(scheduler.refuse(job_id, self.name, trial.spec, why, point))
         self._trials.append(trial)
 
+    def _tell_rungs(self) -> None:
+        """Tell the source of points the values at rungs that it does not know."""
+        for trial in self._trials:
+            rungs = trial.attempts[-1].rungs
+            if not trial.is_reported and rungs and rungs != trial.told:
+                trial.told = rungs
+                self._source.tell_rungs(trial.job_id, rungs)
+
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
         request = request_of(trial.spec, job_id, self.name, self.spec.cluster)
-        request = dataclasses.replace(request, is_retry=bool(trial.attempts))
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )

@@ -9,7 +9,7 @@ from typing import Any
 from eps.errors import TrainingError
 
 #: Part of the reason of a failure that a retry cannot fix: the job has no such metric.
-NO_SUCH_METRIC = "but this job has only"
+NO_SUCH_METRIC = "but the job reported"
 #: Most losses in one report: enough to draw the curve of a job that ends after a second.
 _LOSSES_AT_ONCE = 20
 #: Keys of a history entry that are not metrics of the test data.

@@ -276,7 +276,7 @@ def test_whole_numbers_are_searched_among_whole_numbers(name: str, value: dict[s
 
 
 def test_a_job_that_lacks_the_metric_is_not_retried() -> None:
-    why = "metric is 'test_loss', but this job has only accuracy, f1, loss"
+    why = "metric is 'test_loss', but the job reported accuracy, f1, loss"
     for told, is_worth in ((why, False), ("training diverged at clock 3", False), ("worker-1 was lost", True)):
         trial = Submission("trial-1", "sweep", "name", JobSpec(), why=told, has_started=True)
         trial.end(Phase.FAILED)
@@ -284,7 +284,7 @@ def test_a_job_that_lacks_the_metric_is_not_retried() -> None:
 
 
 def test_no_log_is_shown_for_a_metric_that_a_job_lacks() -> None:
-    why = "metric is 'test_loss', but this job has only accuracy, f1, loss"
+    why = "metric is 'test_loss', but the job reported accuracy, f1, loss"
     told = failures([e.JobOver("trial-1", Phase.FAILED, why)], lambda job_id: pytest.fail("its log was asked for"))
     assert told == [f"trial-1 failed: {why}"]
 

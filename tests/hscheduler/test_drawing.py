@@ -64,8 +64,8 @@ def wanted(commands: list[e.Command]) -> list[str]:
     return [command.sweep for command in commands if isinstance(command, e.TrialWanted)]
 
 
-def submit(toy: Toy, job_id: str, sweep: str, *, again: bool = False) -> list[str]:
-    asked = dataclasses.replace(request(job_id, sweep=sweep), is_retry=again)
+def submit(toy: Toy, job_id: str, sweep: str, *, retry_of: str = "") -> list[str]:
+    asked = dataclasses.replace(request(job_id, sweep=sweep), retry_of=retry_of)
     return wanted(toy.send(e.JobSubmitted(asked)))
 
 
@@ -104,7 +104,7 @@ def test_a_retry_is_no_further_trial():
     submit(toy, "a", "s")
     toy.settle()
     toy.send(e.JobEnded("a", Phase.FAILED, "it crashed"))
-    assert submit(toy, "a-again-1", "s", again=True) == ["s"], "one of two was drawn"
+    assert submit(toy, "a-again-1", "s", retry_of="a") == ["s"], "one of two was drawn"
     assert submit(toy, "b", "s") == []
 
 

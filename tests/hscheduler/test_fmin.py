@@ -21,6 +21,7 @@ from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.rungs import Stopping
 from hscheduler.live.scheduler import LiveSettings
 from hscheduler.live.submission import Submission
+from hscheduler.spec import MOST_TRIALS
 
 TIMEOUT_S = 20.0
 ROOT = Path(__file__).parents[2]
@@ -456,6 +457,25 @@ def generate(ids: list[int], number: int) -> list[Any]:
     return [generate_trial(tid, {"number": number}) for tid in ids]
 
 
+@pytest.mark.parametrize(("stops", "opened_with"), [(True, [MOST_TRIALS]), (False, [MOST_TRIALS, 2])])
+def test_a_search_without_a_number_of_trials_announces_as_many_as_possible(stops: bool, opened_with: list[int]) -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    scheduler = Pauses(2)
+
+    def objective(number: int) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax")["metrics"]["train_loss"])
+
+    hyperopt.fmin(
+        objective,
+        hyperopt.hp.choice("number", [0, 1, 2]),
+        lambda ids, *rest: [] if not stops and len(scheduler.submitted) == 2 else generate(ids, 0),
+        trials=htrials(scheduler, stop="asha"),
+        early_stop_fn=lambda found, *args: (stops, []),
+        show_progressbar=False,
+    )
+    assert [opened.trials for opened in scheduler.opened] == opened_with
+
+
 def test_successive_halving_needs_the_number_of_trials() -> None:
     hyperopt = pytest.importorskip("hyperopt")
     from hscheduler.trials import HTrials
@@ -485,3 +505,57 @@ def test_ctrl_c_ends_a_program_whose_objectives_hang() -> None:
     assert process.returncode == -signal.SIGINT
     # The second one may have just started.
     assert "the objective of trial 0" in errors and "KeyboardInterrupt" in errors
+
+
+class Rungs(Pauses):
+    """As :class:`Pauses`, and each job is at its first rung."""
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+        found = super().submit(submitted, spec)
+        if not found.is_over:
+            found.rungs = [(10, float(len(self.submitted)))]
+        return found
+
+
+@pytest.mark.parametrize(("direction", "sign"), [(Direction.MINIMIZE, 1), (Direction.MAXIMIZE, -1)])
+def test_the_algorithm_knows_the_values_of_paused_trials(direction: Direction, sign: int) -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.trials import HTrials
+
+    known: list[list[Any]] = []
+    trials = HTrials(Rungs(3), parallelism=1, stop="sha", grace_iterations=10, direction=direction)
+
+    def algorithm(ids: list[int], domain: Any, given: Any, seed: int) -> Any:
+        known.append(given.losses())
+        return hyperopt.rand.suggest(ids, domain, given, seed)
+
+    def objective(rate: float) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax", learning_rate=rate)["metrics"]["train_loss"])
+
+    hyperopt.fmin(objective, hyperopt.hp.uniform("rate", 0.1, 1), algorithm, 3, trials=trials, show_progressbar=False)
+    assert known[2] == [sign * 1.0, sign * 2.0]
+    assert trials.best_trial["tid"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"stop": "asha", "settings": LiveSettings()}, "grace_iterations is 100 (the feedback iteration), but a job"),
+        ({"stop": "sha", "grace_iterations": 30}, "grace_iterations is 30, but a job has 30 iterations: stop='sha'"),
+        ({"stop": "asha", "grace_iterations": 29}, ""),
+        ({"stop": "asha"}, ""),
+        ({"stop": "threshold", "settings": LiveSettings()}, ""),
+        ({"settings": LiveSettings()}, ""),
+    ],
+)
+def test_a_rule_that_judges_no_trial_is_named_once(
+    options: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def objective(point: dict[str, float]) -> float:
+        return float(eps.run(data="sklearn:digits", model="softmax", iterations=30)["metrics"]["train_loss"])
+
+    search(htrials(Pauses(2), **options), objective, 2)
+    found = [record.getMessage() for record in caplog.records if "does not judge" in record.getMessage()]
+    assert len(found) == bool(told)
+    if told:
+        assert told in found[0] and "grace_iterations=3)" in found[0]

@@ -280,6 +280,16 @@ def one(directory: Path) -> LiveScheduler:
     return LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory))
 
 
+def test_the_event_of_a_retry_names_the_attempt_before(tmp_path: Path) -> None:
+    scheduler = one(tmp_path)
+    for job_id in ("a", "a-again-1", "b"):
+        scheduler.submit(e.JobSubmitted(request(job_id, 16)), JobSpec())
+    scheduler.settle(TIMEOUT_S)
+    scheduler.close()
+    jobs = replayed(tmp_path).state.jobs
+    assert [job.request.retry_of for job in jobs.values()] == ["", "a", ""]
+
+
 def test_a_job_that_was_refused_may_be_cancelled(tmp_path: Path) -> None:
     scheduler = one(tmp_path)
     refused = scheduler.refuse("a", "s", JobSpec(), "it cannot work")
@@ -351,7 +361,7 @@ def test_a_start_ordered_during_the_close_is_left_to_the_next_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = one(tmp_path)
-    scheduler._new_submission("a", "s", JobSpec(), {})
+    scheduler._add(scheduler._new_submission("a", "s", JobSpec(), {}))
     stop = scheduler._loop.stop
 
     def after_one_more() -> None:

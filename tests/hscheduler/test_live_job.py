@@ -210,7 +210,7 @@ def test_a_missing_metric_is_reported(watched: Watched, caplog: pytest.LogCaptur
     other.next(e.Iterated)
     ended = other.next(e.JobEnded)
     assert ended.phase is Phase.FAILED
-    assert ended.why == "metric is 'acuracy', but this job has only accuracy, f1, loss"
+    assert ended.why == "metric is 'acuracy', but the job reported accuracy, f1, loss"
     assert not [record for record in caplog.records if record.exc_info], "the code is not at fault"
     other.job.close()
 

@@ -314,5 +314,5 @@ def test_a_rung_needs_the_metric_of_its_sweep() -> None:
     assert reading.reached(entries(19, 3, 1.0)) == [], "not evaluated yet"
     late = [{**entry, "accuracy": 0.5} for entry in entries(24, 1, 1.0)]
     assert reading.reached(late) == [e.RungReached("a", 20, 0.5)]
-    with pytest.raises(TrainingError, match="metric is 'accuracy', but this job has only f1, loss"):
+    with pytest.raises(TrainingError, match="metric is 'accuracy', but the job reported f1, loss"):
         reading.reached([{**entry, "f1": 0.5} for entry in entries(44, 1, 1.0)])

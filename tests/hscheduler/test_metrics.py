@@ -14,7 +14,7 @@ from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.timeline import LATENCY_BOUNDS_S
-from hscheduler.live.submission import Submission, attempts_of, trial_of
+from hscheduler.live.submission import Submission, attempt_before, attempts_of, trial_of
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import Look, Row
@@ -142,6 +142,8 @@ def test_metrics_and_reports_agree_on_a_jobs_trial() -> None:
         found.setdefault(trial_of(job_id, by_id.get), []).append(job_id)
     assert found == attempts_of(known)
     assert found["a"] == ["a", "a-again-1", "a-again-2"]
+    before = {job_id: attempt_before(each, by_id.get) for job_id, each in by_id.items()}
+    assert {job_id: each for job_id, each in before.items() if each} == {"a-again-1": "a", "a-again-2": "a-again-1"}
 
 
 def test_labels_and_numbers_survive_a_round_trip() -> None:

@@ -117,6 +117,8 @@ def test_values_at_rungs_are_intermediate_values(optuna):
     points = points_of(Spec.of(TABLES))
     for name in ("finished", "stopped"):
         points.ask(name)
+    points.tell_rungs("finished", [(10, 0.5)])
+    assert points.study.trials[0].intermediate_values == {10: 0.5}, "while it trains"
     points.tell("finished", 0.25, False, [(10, 0.5), (30, 0.375)])
     points.tell("stopped", 0.75, True, [(10, 0.75)])
     finished, stopped = points.study.trials

@@ -65,6 +65,31 @@ def test_tpe_is_the_same_for_the_same_seed_and_takes_failures():
     assert TpePoints(SPACE, 8, Direction.MINIMIZE).ask("t0") != runs[0][0]
 
 
+@pytest.mark.parametrize("direction", list(Direction))
+def test_tpe_learns_from_rungs_as_from_results(direction):
+    runs = []
+    for at_rungs in (True, False):
+        points, run = TpePoints(SPACE, 7, direction), []
+        for k in range(30):
+            run.append(points.ask(f"t{k}"))
+            value = math.nan if k == 3 else run[-1]["momentum"]
+            if at_rungs and k % 2:
+                points.tell_rungs(f"t{k}", [(10, 99.0), (30, value)])
+            else:
+                points.tell(f"t{k}", value)
+        runs.append(run)
+    assert runs[0] == runs[1]
+
+
+def test_the_result_of_a_trial_replaces_its_value_at_a_rung():
+    points = TpePoints(SPACE, 7, Direction.MAXIMIZE)
+    points.ask("t")
+    points.tell_rungs("t", [(10, 0.5)])
+    assert points._trials.losses() == [-0.5]
+    points.tell("t", 0.75)
+    assert points._trials.losses() == [-0.75]
+
+
 def test_a_sweep_has_the_source_of_its_algorithm():
     tables = {"space": {"learning_rate": {"uniform": [0.1, 1]}}, "sweep": {"algorithm": "random"}}
     assert isinstance(points_of(Spec.of(tables)), GivenPoints)

@@ -46,8 +46,8 @@ class Table:
         for _ in range(trials if arrive else 0):
             self.arrive()
 
-    def arrive(self) -> None:
-        job = Job(request(f"t{len(self.jobs)}"), len(self.jobs))
+    def arrive(self, retry_of: str = "") -> None:
+        job = Job(replace(request(f"t{len(self.jobs)}"), retry_of=retry_of), len(self.jobs))
         self.jobs.append(job)
         self.cohort.arrive(job)
 
@@ -116,11 +116,10 @@ def test_a_tie_at_a_rung_goes_to_the_earlier_trial_and_the_sentence_says_so():
 
 def test_asha_awaits_the_last_trial_also_after_a_retry():
     table = Table("asha", 3, eta=3, arrive=False)
-    for is_retry in (False, True, False):
-        job = Job(replace(request(f"t{len(table.jobs)}"), is_retry=is_retry), len(table.jobs))
-        table.jobs.append(job)
-        table.cohort.arrive(job)
+    table.arrive()
     table.end(0)
+    table.arrive(retry_of="t0")
+    table.arrive()
     table.end(1, 0.5)
     assert table.reach(2, 0.7) == {2: "Pause"} and not table.cohort.gets_no_more, "one of three has not arrived"
 
@@ -201,6 +200,46 @@ def test_asha_counts_a_trial_that_failed_at_its_next_rung_only():
     table.end(1)
     assert table.end(2) == {0: "Promote"}, "one of three"
     assert table.reach(0, 0.4) == {0: "Pause"}, "they never were to reach the second rung"
+
+
+def test_a_retry_under_sha_takes_the_place_of_its_failed_attempt():
+    table = Table("sha", 3)
+    table.reach(0, 0.1)
+    table.reach(1, 0.2)
+    assert table.reach(2, 0.3) == {0: "Promote", 2: "Kill"}
+    table.end(0)
+    table.arrive(retry_of="t0")
+    assert table.cohort.total == table.cohort.arrived == 3
+    assert table.reach(3, 0.1) == {}, "it goes on at once"
+    assert table.cohort.ranking(0) == [3, 1, 2]
+    assert table.reach(3, 0.05) == {}
+
+
+def test_a_retry_under_asha_takes_the_place_of_its_failed_attempt():
+    table = Table("asha", 4)
+    for number in range(3):
+        table.reach(number, 0.1 * (number + 1))
+    table.end(0)
+    table.arrive(retry_of="t0")
+    assert table.reach(4, 0.1) == {}, "it is the best of three"
+    table.end(4)
+    table.arrive(retry_of="t4")
+    assert table.reach(5, 0.5) == {1: "Promote", 5: "Pause"}, "neither failed attempt is the best of three"
+
+
+def test_under_median_a_retry_is_not_compared_with_its_failed_attempt():
+    table = Table("median", 4)
+    for number in range(3):
+        table.reach(number, 0.1)
+    table.end(0)
+    table.arrive(retry_of="t0")
+    assert table.reach(4, 0.5) == {}, "two others are too few to compare with"
+
+
+def test_a_retry_of_a_trial_whose_failed_attempt_is_not_known_is_a_trial():
+    table = Table("sha", 1, arrive=False)
+    table.arrive(retry_of="lost")
+    assert table.cohort.arrived == 1 and table.reach(0, 0.5) == {}
 
 
 @pytest.mark.parametrize("direction", list(Direction))

@@ -63,6 +63,22 @@ def test_any_reported_metric_ranks_trials_and_rules_pause_them() -> None:
     assert best["phase"] == "finished" and found["best"]["job_id"] == best["job_id"]
 
 
+def test_a_retry_is_not_stopped_by_its_failed_attempt(tmp_path: Path) -> None:
+    def crashes_once(point: dict[str, Any]) -> None:
+        for iteration in range(1, 10):
+            # Only the trial that passed the first rung gets here.
+            if iteration == 5 and not (tmp_path / "crashed").exists():
+                (tmp_path / "crashed").touch()
+                os._exit(3)
+            hscheduler.report(loss=point["width"], iteration=iteration)
+
+    rule = {"stop": "sha", "eta": 3, "grace_iterations": 3}
+    found = swept(crashes_once, trials=3, feedback_iteration=3, retries=1, **rule)
+    assert sorted(trial["phase"] for trial in found["trials"]) == ["finished", "killed", "killed"]
+    best = min(found["trials"], key=lambda trial: trial["point"]["width"])
+    assert best["phase"] == "finished" and len(best["attempts"]) == 2
+
+
 def test_a_callable_may_return_a_number_of_numpy() -> None:
     (trial,) = swept(lambda point: np.float32(0.5), trials=1)["trials"]
     assert (trial["phase"], trial["loss"]) == ("finished", 0.5)
@@ -89,14 +105,19 @@ def test_a_callable_that_fails_says_why(what: str) -> None:
     assert trial["phase"] == "failed"
     told = {
         "raises": "the callable raised ValueError: no such shape",
-        "nothing": "the callable reported nothing, but no loss: call report(loss=..., iteration=...)",
-        "other": "the callable reported accuracy, but no loss: call report(loss=..., iteration=...)",
+        "nothing": "metric is 'loss', but the job reported nothing: call report(loss=..., iteration=...)",
+        "other": "metric is 'loss', but the job reported accuracy: call report(loss=..., iteration=...)",
         "exits": "ended with exit code 3",
         "text": "the callable raised ConfigError: a metric of report is not a number",
         "reserved": "a metric of report is named seconds, which is reserved",
         "backwards": "iteration is 3, but must be a whole number above 3, that of the last report",
     }
     assert told[what] in trial["why"]
+
+
+def test_a_callable_without_the_metric_is_not_called_again() -> None:
+    (trial,) = swept(lambda point: hscheduler.report(accuracy=0.5), trials=1, retries=1)["trials"]
+    assert trial["phase"] == "failed" and len(trial["attempts"]) == 1
 
 
 def test_a_callable_that_hangs_is_ended_at_its_limit() -> None:
