@@ -138,7 +138,8 @@ def state_text(job: Mapping[str, Any]) -> str:
     value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
     match Phase(job["phase"]) if job["phase"] in tuple(Phase) else None:
         case Phase.STARTING:
-            return f"{name} is starting with {size}{why}"
+            # A report knows the size of a job only once it has started.
+            return f"{name} is starting{f' with {size}' if job['workers'] else ''}{why}"
         case Phase.EARLY_FEEDBACK | Phase.TRAINING as phase:
             early = ", before its early feedback" if phase is Phase.EARLY_FEEDBACK else ""
             return f"{name} trains with {size}: {at}{value}{early}" + (f"; {reason}" if reason else "")
