@@ -74,7 +74,7 @@ def jobs(args: argparse.Namespace) -> int:
 
 
 def why(args: argparse.Namespace) -> int:
-    """Print what a job does, or how it ended, the reason, and all decisions about it, the latest last."""
+    """Print what a job or trial does, or how it ended, the reason, and all decisions about it, the latest last."""
     sweep = args.job.rpartition(trial_prefix(""))[0].removesuffix("-")
     if not (args.state or args.scheduler) and sweep and (place := RecordedSweep.find(sweep)) is not None:
         job = _of_report(place.report(), args.job)
@@ -98,8 +98,8 @@ def _print_decisions(job: Mapping[str, Any]) -> None:
 
 
 def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    """Return what :func:`state_text` takes, and the decisions, of a trial of a report."""
-    trial = next((each for each in report["trials"] if each["job_id"] == job_id), None)
+    """Return what :func:`state_text` takes of the trial that a job tried, and the decisions about all its jobs."""
+    trial = next((each for each in report["trials"] if job_id in _jobs_of(each)), None)
     if trial is None:
         raise JobNotFoundError(f"there is no trial {job_id!r} in sweep {report['name']}")
     _, workers, servers = trial["containers"][-1] if trial["containers"] else (0.0, 0, 0)
@@ -112,8 +112,17 @@ def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
         "iterations": report["spec"]["job"].get("iterations", 0),
         "metric": report["metric"],
         "value": trial["latest"],
-        "decisions": [(each["at_s"], each["sentence"]) for each in report["decisions"] if job_id in each["jobs"]],
+        "decisions": [
+            (each["at_s"], each["sentence"])
+            for each in report["decisions"]
+            if not _jobs_of(trial).isdisjoint(each["jobs"])
+        ],
     }
+
+
+def _jobs_of(trial: Mapping[str, Any]) -> set[str]:
+    """Return the ids of the jobs that tried a trial; the first has its id."""
+    return {trial["job_id"], *(attempt["job_id"] for attempt in trial["attempts"])}
 
 
 def kill(args: argparse.Namespace) -> int:
