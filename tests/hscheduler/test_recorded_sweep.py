@@ -192,6 +192,26 @@ def test_why_tells_about_all_attempts_of_a_trial(
     ]
 
 
+def test_trials_of_an_interrupted_sweep_do_not_run(
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases = ["training", "ending", "queued", "finished"]
+    trials = [
+        {**trial, "phase": phase, "job_id": f"mine-{trial['job_id']}", "why": "", "iterations": 7, "latest": 0.5}
+        for trial, phase in zip(report["trials"], phases, strict=True)
+    ]
+    found = {**report, "trials": trials, "name": "mine", "state": "interrupted"}
+    sweep_of("mine")
+    monkeypatch.setattr(RecordedSweep, "report", lambda self: found)
+    assert cli.main(["results", "mine"]) == 0
+    shown = {row.split()[0]: row.split()[1] for row in capsys.readouterr().out.splitlines()[2:]}
+    assert list(map(shown.get, (trial["job_id"] for trial in trials))) == ["interrupted", "interrupted", *phases[2:]]
+    assert cli.main(["results", "mine", "--csv"]) == 0
+    assert capsys.readouterr().out.count(",interrupted,") == 2
+    assert cli.main(["why", "mine-trial-1"]) == 0
+    assert capsys.readouterr().out.startswith("mine-trial-1 was interrupted at iteration 7 of 300, loss 0.5\n")
+
+
 def test_a_sweep_that_runs_is_neither_resumed_nor_removed(capsys: pytest.CaptureFixture[str]) -> None:
     place = sweep_of("mine")
     with place.lock():

@@ -19,6 +19,7 @@ from hscheduler.core.jobs import Phase, reason_of
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import trial_prefix
+from hscheduler.reports.report import INTERRUPTED, shown_phase
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.recorded_sweep import RecordedSweep
@@ -105,6 +106,7 @@ def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
     _, workers, servers = trial["containers"][-1] if trial["containers"] else (0.0, 0, 0)
     return {
         **trial,
+        "phase": shown_phase(trial["phase"], report["state"]),
         "is_over": Phase(trial["phase"]).ended,
         "workers": workers,
         "servers": servers,
@@ -160,6 +162,8 @@ def state_text(job: Mapping[str, Any]) -> str:
             return f"{name} is paused at {at} and holds no containers{why}"
         case Phase.ENDING:
             return f"{name} is ending{why}"
+        case None if job["phase"] == INTERRUPTED:
+            return f"{name} was interrupted at {at}{value}{why}"
         case phase if job["is_over"]:
             return f"{name} has ended ({phase}{value}){why}"
     return f"{name} is {job['phase']}{why}"
