@@ -326,6 +326,10 @@ class Timeline:
                 self._over += job_id in scheduler.jobs
             case e.Explain(sentence, jobs, actions):
                 self.decisions.append(DecisionRecord(now_s, sentence, jobs, actions))
+                # A plan may change a phase without an order: a promoted job waits in the queue.
+                for job_id in jobs:
+                    if (job := scheduler.jobs.get(job_id)) is not None:
+                        self.trials[job_id].phase = job.phase
 
     def _count(self, now_s: float, scheduler: Scheduler) -> None:
         queued = len(scheduler.queue)

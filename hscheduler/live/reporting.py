@@ -119,7 +119,7 @@ def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str
     for trial in registry.timeline.trials.values():
         if not sweep or trial.sweep == sweep:
             row = None if ended is None else ended.get(trial.job_id)
-            here[trial.job_id] = row or _row_of(trial, registry.submissions[trial.job_id], state, shown.metric)
+            here[trial.job_id] = row or _row_of(trial, registry.submissions[trial.job_id], state, shown)
     gone, gone_trials = Counter[Phase](), Counter[tuple[str, Phase]]()
     if ended is None:
         gone, gone_trials = scheduler.look_ups.counts(sweep)
@@ -130,7 +130,7 @@ def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str
             if scheduler.look_ups.num_left(sweep) > len(ended.keys() - here.keys()):
                 jobs = {each.job_id: each for each in scheduler.look_ups.past(sweep)}
                 for trial in scheduler.look_ups.trials(sweep):
-                    ended[trial.job_id] = _row_of(trial, jobs[trial.job_id], state, shown.metric)
+                    ended[trial.job_id] = _row_of(trial, jobs[trial.job_id], state, shown)
         here = dict(sorted({**ended, **here}.items(), key=lambda item: item[1].arrived_s))
     return replace(
         shown,
@@ -149,9 +149,9 @@ def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str
     )
 
 
-def _row_of(trial: TrialRecord, submission: Submission, state: Scheduler, metric: str) -> Row:
-    job = state.jobs.get(trial.job_id)
-    return Row.of(trial, job, metric, submission.spec.iterations, submission.loss, submission.point)
+def _row_of(trial: TrialRecord, submission: Submission, state: Scheduler, shown: Look) -> Row:
+    job, iterations = state.jobs.get(trial.job_id), submission.spec.iterations if shown.knows_iterations else 0
+    return Row.of(trial, job, shown.metric, iterations, submission.loss, submission.point)
 
 
 def _asked_rule(scheduler: LiveScheduler, sweep: str) -> str:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hscheduler.core.jobs import Phase, reason_of
+from hscheduler.reports.report import INTERRUPTED, shown_phase
 from hscheduler.spec import ClusterSpec
 
 Report = Mapping[str, Any]
@@ -48,6 +49,7 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
     tables = report["spec"] or {}
     job, sweep = tables.get("job", {}), tables.get("sweep", {})
     decisions = report["decisions"]
+    state = "running" if live else str(report.get("state") or _state(report))
     return {
         "name": str(report.get("name") or ""),
         "policy": report["policy"],
@@ -55,7 +57,7 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
         "data": _text(job.get("data", "")),
         "model": _text(job.get("model", "")),
         "began_at": _began_at(report),
-        "state": "running" if live else report.get("state") or _state(report),
+        "state": state,
         "metric": report["metric"],
         "direction": report["direction"] or "minimize",
         "makespan_s": report["makespan_s"],
@@ -70,7 +72,7 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
         | {name: report["summary"][name] for name in _SUMMARY if report["summary"][name] is not None},
         "settings": settings(trials, tables.get("space", {})),
         "anytime": [[at_s, value, index[job_id]] for at_s, value, job_id in report["anytime"] if job_id in index],
-        "trials": [_trial(trial, len(trials), logs or {}) for trial in trials],
+        "trials": [_trial(trial, state, len(trials), logs or {}) for trial in trials],
         "decisions": [
             [
                 decision["at_s"],
@@ -153,12 +155,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _trial(trial: Report, state: str, number: int, logs: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     most = max(FEWEST, CURVE_POINTS // number)
     found = {
         "id": str(trial["job_id"]),
         "job": trial["name"],
-        "state": trial["phase"],
+        "state": shown_phase(trial["phase"], state),
         "why": reason_of(str(trial["job_id"]), trial["why"]),
         "point": trial["point"],
         "at": [trial[name] for name in _TIMES],
@@ -168,7 +170,7 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
         "held": trial["containers"],
         "curve": _thinned(trial["curve"], most),
         "iterations": trial["iterations"],
-        "attempts": trial["attempts"] if len(trial["attempts"]) > 1 else (),
+        "attempts": _attempts(trial["attempts"], state),
     }
     # What few trials have is left out of the others, of which there may be thousands.
     optional = {
@@ -179,6 +181,13 @@ def _trial(trial: Report, number: int, logs: Mapping[str, Sequence[str]]) -> dic
         "log": list(logs.get(str(trial["job_id"]), ())),
     }
     return found | {name: value for name, value in optional.items() if value}
+
+
+def _attempts(attempts: Sequence[Report], state: str) -> list[dict[str, Any]]:
+    """Return the attempts of a trial that was tried again; empty for one that was not."""
+    if len(attempts) < 2:
+        return []
+    return [{**attempt, "phase": shown_phase(attempt["phase"], state)} for attempt in attempts]
 
 
 def _thinned(curve: Sequence[Any], most: int) -> Sequence[Any]:
@@ -199,7 +208,7 @@ def _best(report: Report, index: Mapping[str, int]) -> dict[str, Any] | None:
 
 
 def _state(report: Report) -> str:
-    return "ended" if all(Phase(trial["phase"]).ended for trial in report["trials"]) else "interrupted"
+    return "ended" if all(Phase(trial["phase"]).ended for trial in report["trials"]) else INTERRUPTED
 
 
 def _began_at(report: Report) -> str:

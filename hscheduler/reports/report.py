@@ -28,6 +28,9 @@ _DIGITS = 6
 _OF_REPORT = {"policy", "metric", "direction", "end_s", "trials", "decisions", "phases", "summary"}
 _OF_TRIAL = {"job_id", "latest", "curve", "values", "containers", "speeds"}
 
+#: State of a sweep that was interrupted, and how its unfinished trials are shown.
+INTERRUPTED = "interrupted"
+
 
 def report(
     record: Timeline,
@@ -186,6 +189,21 @@ def is_report(value: object) -> bool:
     if not isinstance(value, Mapping) or not value.keys() >= _OF_REPORT:
         return False
     return all(isinstance(trial, Mapping) and trial.keys() >= _OF_TRIAL for trial in value["trials"])
+
+
+def shown_phase(phase: str, state: str) -> str:
+    """Return the phase of a trial as it is shown: that of one which an interrupt ended is ``interrupted``.
+
+    A report keeps the phase of the last moment, from which the trial resumes.
+
+    Parameters
+    ----------
+    phase : str
+    state : str
+        State of the sweep; empty if its report has none.
+    """
+    waits = phase in (Phase.QUEUED, Phase.PAUSED)
+    return phase if state != INTERRUPTED or waits or Phase(phase).ended else INTERRUPTED
 
 
 def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:

@@ -120,6 +120,8 @@ class Look:
     jobs: Mapping[Phase, int] = field(default_factory=dict)
     #: (sweep, phase) -> number of trials without a row; they are in the record.
     gone_trials: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
+    #: Whether the jobs' settings have their iterations; those of a callable may not.
+    knows_iterations: bool = True
 
     def count(self, phase: Phase) -> int:
         """Return how many trials are in a phase."""

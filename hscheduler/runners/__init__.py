@@ -156,6 +156,7 @@ class Here:
             name="" if place is None else place.name,
             stop=stopping_rule(policy, self.sweep.spec),
             trials=settings.trials,
+            knows_iterations=not spec.is_callable or "iterations" in spec.job,
         )
         #: Rows of ended jobs.
         self._ended: dict[str, Row] = {}

@@ -96,6 +96,21 @@ def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[st
     assert content({**report, "trials": running, "state": "running"})["state"] == "running", "as its record says"
 
 
+@pytest.mark.parametrize("state", ["interrupted", None])
+def test_a_trial_runs_only_while_its_sweep_does(report: dict[str, Any], state: str | None) -> None:
+    first, second, *_ = report["trials"]
+    first["phase"], second["phase"] = "training", "queued"
+    again = {**first["attempts"][0], "job_id": "trial-1-again-1", "phase": "training"}
+    first["attempts"] = [{**again, "phase": "failed"}, again]
+    # A sweep that was not recorded has no state.
+    report |= {} if state is None else {"state": state}
+    shown = content(report)
+    assert shown["state"] == "interrupted"
+    assert [trial["state"] for trial in shown["trials"][:2]] == ["interrupted", "queued"]
+    assert [each["phase"] for each in shown["trials"][0]["attempts"]] == ["failed", "interrupted"]
+    assert first["phase"] == "training" == content(report, live=True)["trials"][0]["state"]
+
+
 def test_decisions_name_trials_also_by_their_later_jobs(report: dict[str, Any]) -> None:
     report["trials"][2]["attempts"].append({**report["trials"][2]["attempts"][0], "job_id": "trial-3-attempt-2"})
     report["decisions"] = [

@@ -163,6 +163,55 @@ def test_why_tells_what_was_decided_about_a_trial(report: dict[str, Any], capsys
     assert "there is no trial 'mine-trial-99' in sweep mine" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["mine-trial-2", "mine-trial-2-again-1"])
+def test_why_tells_about_all_attempts_of_a_trial(
+    name: str, report: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = {
+        "job_id": "mine-trial-2",
+        "phase": "failed",
+        "why": "a worker crashed",
+        "started_s": 1.0,
+        "finished_s": 2.0,
+    }
+    again = {**first, "job_id": "mine-trial-2-again-1", "phase": "finished", "why": "", "finished_s": 9.0}
+    trial = {**report["trials"][1], "job_id": "mine-trial-2", "attempts": [first, again]}
+    trial |= {"phase": "finished", "why": "", "latest": 0.25}
+    others = [{**each, "job_id": f"mine-{each['job_id']}", "attempts": []} for each in report["trials"][2:]]
+    decisions = [
+        {"at_s": 2.0, "sentence": "mine-trial-2 failed: a worker crashed", "jobs": ["mine-trial-2"], "plan": []},
+        {"at_s": 3.0, "sentence": "mine-trial-2-again-1 starts", "jobs": ["mine-trial-2-again-1"], "plan": []},
+        {"at_s": 4.0, "sentence": "mine-trial-3 starts", "jobs": ["mine-trial-3"], "plan": []},
+    ]
+    sweep_of("mine", {**report, "trials": [*others, trial], "decisions": decisions})
+    assert cli.main(["why", name]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "mine-trial-2 has ended (finished, loss 0.25)",
+        "    2.00 s  mine-trial-2 failed: a worker crashed",
+        "    3.00 s  mine-trial-2-again-1 starts",
+    ]
+
+
+def test_trials_of_an_interrupted_sweep_do_not_run(
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases = ["training", "ending", "queued", "finished"]
+    trials = [
+        {**trial, "phase": phase, "job_id": f"mine-{trial['job_id']}", "why": "", "iterations": 7, "latest": 0.5}
+        for trial, phase in zip(report["trials"], phases, strict=True)
+    ]
+    found = {**report, "trials": trials, "name": "mine", "state": "interrupted"}
+    sweep_of("mine")
+    monkeypatch.setattr(RecordedSweep, "report", lambda self: found)
+    assert cli.main(["results", "mine"]) == 0
+    shown = {row.split()[0]: row.split()[1] for row in capsys.readouterr().out.splitlines()[2:]}
+    assert list(map(shown.get, (trial["job_id"] for trial in trials))) == ["interrupted", "interrupted", *phases[2:]]
+    assert cli.main(["results", "mine", "--csv"]) == 0
+    assert capsys.readouterr().out.count(",interrupted,") == 2
+    assert cli.main(["why", "mine-trial-1"]) == 0
+    assert capsys.readouterr().out.startswith("mine-trial-1 was interrupted at iteration 7 of 300, loss 0.5\n")
+
+
 def test_a_sweep_that_runs_is_neither_resumed_nor_removed(capsys: pytest.CaptureFixture[str]) -> None:
     place = sweep_of("mine")
     with place.lock():

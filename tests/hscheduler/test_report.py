@@ -9,7 +9,7 @@ import pytest
 
 from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.core.timeline import Timeline, TrialRecord
-from hscheduler.reports.report import report
+from hscheduler.reports.report import report, shown_phase
 
 
 def found(attempts: dict[str, list[str]]) -> dict[str, Any]:
@@ -97,6 +97,13 @@ def test_a_report_may_be_made_while_jobs_change_their_sizes() -> None:
     record.trials = {"t": TrialRecord("t", "s", 1.0, speeds=speeds)}
     told = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
     assert told["trials"][0]["speeds"] == [[1, 1, 3, 0.5]]
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_an_interrupted_sweep_shows_no_trial_as_running(phase: Phase) -> None:
+    stays = phase.ended or phase in (Phase.QUEUED, Phase.PAUSED)
+    assert shown_phase(str(phase), "interrupted") == (str(phase) if stays else "interrupted")
+    assert shown_phase(str(phase), "running") == shown_phase(str(phase), "") == str(phase)
 
 
 @pytest.mark.parametrize(

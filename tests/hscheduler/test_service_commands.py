@@ -181,6 +181,11 @@ def test_every_phase_is_a_sentence(phase: str, sentence: str) -> None:
     assert state_text({**job, "why": ""}) == sentence.removesuffix(": it is").removesuffix("; it is")
 
 
+def test_a_job_of_unknown_size_is_starting() -> None:
+    job = {"job_id": "a", "phase": "starting", "why": "", "is_over": False, "workers": 0, "servers": 0}
+    assert state_text({**job, "iteration": 0, "iterations": 9, "metric": "f1", "value": None}) == "a is starting"
+
+
 def test_the_hint_for_a_job_on_yarn_is_a_command_that_works(
     service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

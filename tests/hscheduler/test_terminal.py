@@ -26,6 +26,8 @@ from hscheduler.live.reporting import look_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.elastic import elastic
 from hscheduler.reports.view import Look, Row
+from hscheduler.runners import Here
+from hscheduler.spec import Spec
 from tests.hscheduler.toy import Toy, nodes, request
 from tests.hscheduler.world import World
 from tests.terminal import TIMEOUT_S, Terminal
@@ -316,6 +318,18 @@ def test_a_look_shows_the_scheduler_as_it_is(scheduler: LiveScheduler) -> None:
     assert found.best is not None and found.best.job_id == "a" and found.best.value == 0.5
     assert found.rows[0].workers == 0 and sum(found.latencies) == 1 and found.latency_sum_s > 0.0
     assert look_of(scheduler, shown, "another").rows == []
+
+
+@pytest.mark.parametrize(("job", "told"), [({}, "250"), ({"iterations": 400}, "250/400")])
+def test_a_callable_has_as_many_iterations_as_its_sweep_says(
+    scheduler: LiveScheduler, job: dict[str, int], told: str
+) -> None:
+    spec = Spec.of({"sweep": {"trials": 1, "algorithm": "random"}, "job": job}, is_callable=True)
+    scheduler.submit(e.JobSubmitted(request("a")), spec.job_spec())
+    settle(scheduler)
+    happen(scheduler, e.Iterated("a", 250, (0.5,) * 10))
+    lines = text_of(look_of(scheduler, Here(spec, "static", has_space=False).look(), "sweep", {}), 100)
+    assert told in lines[2].split() and (" left" in lines[2]) == bool(job)
 
 
 @pytest.fixture

@@ -112,6 +112,23 @@ def test_the_time_of_a_pause_at_a_rung_is_known() -> None:
     assert record.trials["a"].restarts == 0
 
 
+def test_a_promoted_trial_that_waits_for_containers_is_queued() -> None:
+    toy, record = Toy.of(1, static), Timeline()
+
+    def happen(event: e.Event) -> None:
+        record.take(0.0, event, toy.scheduler.step(event), toy.scheduler)
+
+    happen(e.SweepOpened("sweep", stopping=Stopping("sha", 2, 5), trials=4))
+    for name in "abcd":
+        happen(e.JobSubmitted(request(name, 2, 1)))
+    for name in "abcd":
+        happen(e.JobStarted(name))
+        happen(e.RungReached(name, 5, 0.5))
+        happen(e.JobEnded(name, Phase.KILLED))
+    assert [job.job_id for job in toy.scheduler.queue] == ["b"], "the cluster has room for one of the two best"
+    assert [record.trials[name].phase for name in "ab"] == [Phase.STARTING, Phase.QUEUED]
+
+
 def test_the_value_of_a_stopped_trial_is_that_at_its_rung() -> None:
     trial = TrialRecord("a", "s", 0.0, Phase.KILLED, rungs=[(5.0, 10, 0.5)], iteration=10)
     for iteration, value in ((10, 0.5), (13, 0.75)):

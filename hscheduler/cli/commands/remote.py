@@ -19,6 +19,7 @@ from hscheduler.core.jobs import Phase, reason_of
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import trial_prefix
+from hscheduler.reports.report import INTERRUPTED, shown_phase
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.recorded_sweep import RecordedSweep
@@ -74,7 +75,7 @@ def jobs(args: argparse.Namespace) -> int:
 
 
 def why(args: argparse.Namespace) -> int:
-    """Print what a job does, or how it ended, the reason, and all decisions about it, the latest last."""
+    """Print what a job or trial does, or how it ended, the reason, and all decisions about it, the latest last."""
     sweep = args.job.rpartition(trial_prefix(""))[0].removesuffix("-")
     if not (args.state or args.scheduler) and sweep and (place := RecordedSweep.find(sweep)) is not None:
         job = _of_report(place.report(), args.job)
@@ -98,13 +99,14 @@ def _print_decisions(job: Mapping[str, Any]) -> None:
 
 
 def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    """Return what :func:`state_text` takes, and the decisions, of a trial of a report."""
-    trial = next((each for each in report["trials"] if each["job_id"] == job_id), None)
+    """Return what :func:`state_text` takes of the trial that a job tried, and the decisions about all its jobs."""
+    trial = next((each for each in report["trials"] if job_id in _jobs_of(each)), None)
     if trial is None:
         raise JobNotFoundError(f"there is no trial {job_id!r} in sweep {report['name']}")
     _, workers, servers = trial["containers"][-1] if trial["containers"] else (0.0, 0, 0)
     return {
         **trial,
+        "phase": shown_phase(trial["phase"], report["state"]),
         "is_over": Phase(trial["phase"]).ended,
         "workers": workers,
         "servers": servers,
@@ -112,8 +114,17 @@ def _of_report(report: Mapping[str, Any], job_id: str) -> dict[str, Any]:
         "iterations": report["spec"]["job"].get("iterations", 0),
         "metric": report["metric"],
         "value": trial["latest"],
-        "decisions": [(each["at_s"], each["sentence"]) for each in report["decisions"] if job_id in each["jobs"]],
+        "decisions": [
+            (each["at_s"], each["sentence"])
+            for each in report["decisions"]
+            if not _jobs_of(trial).isdisjoint(each["jobs"])
+        ],
     }
+
+
+def _jobs_of(trial: Mapping[str, Any]) -> set[str]:
+    """Return the ids of the jobs that tried a trial; the first has its id."""
+    return {trial["job_id"], *(attempt["job_id"] for attempt in trial["attempts"])}
 
 
 def kill(args: argparse.Namespace) -> int:
@@ -138,7 +149,8 @@ def state_text(job: Mapping[str, Any]) -> str:
     value = "" if (found := number(job["value"])) is None else f", {job['metric']} {found:.6g}"
     match Phase(job["phase"]) if job["phase"] in tuple(Phase) else None:
         case Phase.STARTING:
-            return f"{name} is starting with {size}{why}"
+            # A report knows the size of a job only once it has started.
+            return f"{name} is starting{f' with {size}' if job['workers'] else ''}{why}"
         case Phase.EARLY_FEEDBACK | Phase.TRAINING as phase:
             early = ", before its early feedback" if phase is Phase.EARLY_FEEDBACK else ""
             return f"{name} trains with {size}: {at}{value}{early}" + (f"; {reason}" if reason else "")
@@ -150,6 +162,8 @@ def state_text(job: Mapping[str, Any]) -> str:
             return f"{name} is paused at {at} and holds no containers{why}"
         case Phase.ENDING:
             return f"{name} is ending{why}"
+        case None if job["phase"] == INTERRUPTED:
+            return f"{name} was interrupted at {at}{value}{why}"
         case phase if job["is_over"]:
             return f"{name} has ended ({phase}{value}){why}"
     return f"{name} is {job['phase']}{why}"

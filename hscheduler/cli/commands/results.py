@@ -24,7 +24,7 @@ from hscheduler.live.job_results import export_best
 from hscheduler.live.sweep import SWEEP
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
-from hscheduler.reports.report import is_report, point_text
+from hscheduler.reports.report import is_report, point_text, shown_phase
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 from hscheduler.service.recorded_sweep import RecordedSweep
@@ -205,7 +205,8 @@ def results_text(report: Mapping[str, Any], are_here: bool) -> str:
             trial["feedback"],
             *(tests[trial["job_id"]].get(name) for name in shown),
         ]
-        rows.append([trial["job_id"], trial["phase"], *map(number_text, numbers), point_text(trial["point"]), why])
+        phase = shown_phase(trial["phase"], report.get("state", ""))
+        rows.append([trial["job_id"], phase, *map(number_text, numbers), point_text(trial["point"]), why])
     return f"{report['policy']}: {report['completed']} of {len(report['trials'])} finished\n{table(rows)}"
 
 
@@ -228,5 +229,6 @@ def csv_text(reports: Mapping[str, Mapping[str, Any]]) -> str:
     writer.writerow(["policy", *(heads.get(name, name) for name in _COLUMNS), *names])
     for policy, report in reports.items():
         for trial in ranked(report):
-            writer.writerow([policy, *(trial[name] for name in _COLUMNS), *(trial["point"].get(n) for n in names)])
+            shown = {**trial, "phase": shown_phase(trial["phase"], report.get("state", ""))}
+            writer.writerow([policy, *(shown[name] for name in _COLUMNS), *(trial["point"].get(n) for n in names)])
     return text.getvalue()
