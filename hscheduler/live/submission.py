@@ -130,7 +130,8 @@ def is_retryable(submission: Submission) -> bool:
     """Return whether another job with the same settings may succeed after this one failed.
 
     That needs a job that ran, did not diverge, and had the metric by which it is ranked.  A job that could not start,
-    or that requested more than the cluster has, would fail again.  A job that a rule, a policy or a user ended has not failed.
+    or that requested more than the cluster has, would fail again.  A job that a rule, a policy or a user ended has not
+    failed.
     """
     if submission.phase is not Phase.FAILED or not submission.has_started or submission.is_stopped:
         return False
