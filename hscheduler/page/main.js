@@ -49,7 +49,7 @@ function drawTop() {
   drawStatic();
   const shown = (id, pairs) => $(id).replaceChildren(...pairs.filter(([, v]) => v != null).map(([name, v]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(v)))));
   shown("figures", [["trials", sweep.planned > sweep.trials.length ? `${sweep.trials.length} of ${sweep.planned}` : sweep.trials.length], ["finished", counts.finished || 0], ["running", running || null], ["queued", counts.queued || null], ["paused", counts.paused || null],
-    ["killed", counts.killed || 0], ["failed", counts.failed || null]]);
+    ["interrupted", counts.interrupted || null], ["killed", counts.killed || 0], ["failed", counts.failed || null]]);
   const f = sweep.figures, share = (v) => v == null ? null : `${(100 * v).toFixed(1)} %`, time = (v) => v == null ? null : seconds(v);
   shown("more-figures", [["vcores in use", share(f.utilisation)], ["containers computing", share(f.useful_share)], ["starting, paused or ending", share(f.waiting_share)], ["idle", share(f.idle_share)], ["resizing, of the runtime", share(f.resizing_share)],
     ["queued, median", time(f.queueing_median_s)], ["first iteration, median", time(f.first_iteration_median_s)], ["early feedback, mean", time(f.early_feedback_mean_s)], ["iterations trained", f.iterations_trained]]);

@@ -202,13 +202,6 @@ def test_the_hint_for_a_job_on_yarn_is_a_command_that_works(
     assert "eps status" not in told
 
 
-def test_no_job_shows_more_iterations_than_it_has(service: Service, client: SchedulerClient) -> None:
-    client.submit_job("a", JobSpec(iterations=600))
-    service.scheduler._events.put(e.Iterated("a", 601))
-    service.scheduler.settle(TIMEOUT_S)
-    assert client.jobs()[0][0]["iteration"] == client.job("a")["iteration"] == 600
-
-
 def test_a_job_that_finished_before_its_cancel_has_no_reason() -> None:
     toy = Toy.of(4, elastic)
     toy.submit(request("a"))
