@@ -166,6 +166,10 @@ class Timeline:
                 trial.use.skip(now_s - self.end_s)
             self.end_s = now_s
 
+    def ran_s(self, at_s: float) -> float:
+        """Return the seconds until ``at_s`` in which a scheduler ran."""
+        return at_s - sum(min(at_s, until_s) - from_s for from_s, until_s in self.down if from_s < at_s)
+
     def paused(self, job_id: str, seconds: float) -> None:
         """Record that a change of its size paused a job."""
         self.trials[job_id].resize_pause_s += seconds
@@ -270,7 +274,7 @@ class Timeline:
     def _feedback_came(self, now_s: float, trial: TrialRecord, value: float) -> None:
         if trial.feedback_s is None:
             trial.feedback_s, trial.feedback = now_s, value
-            latency_s = now_s - trial.arrived_s
+            latency_s = self.ran_s(now_s) - self.ran_s(trial.arrived_s)
             self.latencies[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
             self.latency_sum_s += latency_s
 
@@ -304,7 +308,7 @@ class Timeline:
                 if trial.rests_since_s is None:
                     trial.restarts += resumes
                 else:
-                    trial.rested_s += now_s - trial.rests_since_s
+                    trial.rested_s += self.ran_s(now_s) - self.ran_s(trial.rests_since_s)
                     trial.rests_since_s = None
                 if trial.started_s is None:
                     trial.started_s = now_s

@@ -115,6 +115,7 @@ def look_of(scheduler: LiveScheduler, shown: Look, sweep: str = "", ended: dict[
 def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str, Row] | None) -> Look:
     """Return a look with a row for each job."""
     registry, state, ledger = scheduler.registry, scheduler.state, scheduler.state.ledger
+    ran_s = registry.timeline.ran_s
     here: dict[str, Row] = {}
     for trial in registry.timeline.trials.values():
         if not sweep or trial.sweep == sweep:
@@ -134,10 +135,10 @@ def _look_now(scheduler: LiveScheduler, shown: Look, sweep: str, ended: dict[str
         here = dict(sorted({**ended, **here}.items(), key=lambda item: item[1].arrived_s))
     return replace(
         shown,
-        now_s=registry.timeline.end_s,
+        now_s=ran_s(registry.timeline.end_s),
         rows=list(here.values()),
         num_queued=len(state.queue),
-        decisions=[(each.at_s, each.sentence) for each in registry.timeline.decisions[-SHOWN_DECISIONS:]],
+        decisions=[(ran_s(each.at_s), each.sentence) for each in registry.timeline.decisions[-SHOWN_DECISIONS:]],
         num_decisions=state.number_of_decision,
         vcores=ledger.total().vcores,
         used_vcores=ledger.used().vcores,

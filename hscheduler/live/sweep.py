@@ -163,8 +163,6 @@ class Sweep:
         self._most = spec.sweep.trials
         #: The report when the record was closed.
         self._last: dict[str, Any] | None = None
-        #: When the trials of an earlier scheduler were restored.
-        self._restored_s = 0.0
         #: Set when a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
@@ -280,8 +278,6 @@ class Sweep:
                 trial.attempts.append(found[again])
                 self._jobs[again] = found[again]
             self._trials.append(trial)
-        if self._trials:
-            self._restored_s = scheduler.now_s()
 
     def wake(self) -> None:
         """Check the trials now."""
@@ -356,12 +352,11 @@ class Sweep:
         """Report the result of a trial, retry it, or end it if it takes too long."""
         submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
-            record = scheduler.registry.timeline.trials.get(submission.job_id)
+            timeline = scheduler.registry.timeline
+            record = timeline.trials.get(submission.job_id)
             if not limit_s or record is None or record.started_s is None or submission.is_paused or trial.is_cancelled:
                 return
-            # After a restart the limit counts from 0: nothing may have run in between.
-            began_s = max(record.started_s + record.rested_s, self._restored_s)
-            if scheduler.now_s() > began_s + limit_s:
+            if timeline.ran_s(scheduler.now_s()) - timeline.ran_s(record.started_s) - record.rested_s > limit_s:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
             return

@@ -128,10 +128,9 @@ function drawBands() {
         if (stop - began > 34 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);
       }
     });
-    for (const [from, to] of sweep.down) {
-      ctx.fillStyle = now.card; ctx.globalAlpha = .85; ctx.fillRect(x(from), y(top), x(to) - x(from), y(0) - y(top)); ctx.globalAlpha = 1;
-      ctx.font = `${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = now.soft; ctx.textAlign = "center"; ctx.textBaseline = "middle";
-      if (x(to) - x(from) > ctx.measureText("interrupted").width + 8 * ratio) ctx.fillText("interrupted", (x(from) + x(to)) / 2, (y(0) + y(top)) / 2);
+    for (const at of sweep.interruptions) {
+      ctx.strokeStyle = now.ink; ctx.setLineDash([2 * ratio, 3 * ratio]); ctx.lineWidth = ratio; ctx.beginPath(); ctx.moveTo(x(at), y(0)); ctx.lineTo(x(at), y(top)); ctx.stroke(); ctx.setLineDash([]);
+      ctx.font = `${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = now.ink; ctx.textAlign = "left"; ctx.textBaseline = "top"; ctx.fillText("interrupted", x(at) + 4 * ratio, y(top) + 2 * ratio);
     }
   };
   const hatch = (ctx, shape, from, to, color, ratio, y) => {

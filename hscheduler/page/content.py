@@ -62,7 +62,7 @@ def content(report: Report, *, live: bool = False, logs: Mapping[str, Sequence[s
         "direction": report["direction"] or "minimize",
         "makespan_s": report["makespan_s"],
         "end_s": report["end_s"],
-        "down": report["down"],
+        **_interruptions(report),
         "planned": max(len(trials), int(sweep.get("trials") or 0)) if live else len(trials),
         "capacity": capacity(tables),
         "best": _best(report, index),
@@ -209,6 +209,15 @@ def _best(report: Report, index: Mapping[str, int]) -> dict[str, Any] | None:
 
 def _state(report: Report) -> str:
     return "ended" if all(Phase(trial["phase"]).ended for trial in report["trials"]) else INTERRUPTED
+
+
+def _interruptions(report: Report) -> dict[str, Any]:
+    """Return how long no scheduler ran, and when in the report's times, which leave this out."""
+    at_s, all_s = [], 0.0
+    for from_s, until_s in report["down"]:
+        at_s.append(from_s - all_s)
+        all_s += until_s - from_s
+    return {"interrupted_s": all_s, "interruptions": at_s}
 
 
 def _began_at(report: Report) -> str:

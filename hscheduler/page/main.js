@@ -57,7 +57,7 @@ function drawTop() {
 // The sweep's time, against what static sizes would have taken.
 function drawStatic() {
   const found = sweep.static, running = !["ended", "interrupted"].includes(sweep.state), box = $("static");
-  const down = sweep.end_s - sweep.makespan_s, what = el("div", { class: "what" }, `${running ? "time so far" : "time"}${down > 0.5 ? `, without ${seconds(down)} interrupted` : ""}`), big = el("div", { class: "big" }, seconds(sweep.makespan_s));
+  const down = sweep.interrupted_s, what = el("div", { class: "what" }, `${running ? "time so far" : "time"}${down > 0.5 ? `, without ${seconds(down)} interrupted` : ""}`), big = el("div", { class: "big" }, seconds(sweep.makespan_s));
   if (!found || !found.sizes?.length) { box.replaceChildren(what, big, el("div", { class: "what" }, found?.why ? `no comparison with static sizes: ${found.why}` : "")); return; }
   const asked = found.sizes.find((each) => each.asked) || found.sizes[0], ours = sweep.trials.filter((t) => t.state === "finished").length;
   const ratio = sweep.makespan_s / asked.makespan_s, words = ratio < .995 ? `${Math.round(100 * (1 - ratio))} % less` : ratio > 1.005 ? `${Math.round(100 * (ratio - 1))} % more` : "as much";

@@ -61,7 +61,7 @@ def _for_tensorboard(folder: Path) -> Export:
             for trial in report["trials"]:
                 with SummaryWriter(str(folder / report["policy"] / trial["job_id"])) as writer:
                     for at_s, iteration, loss in trial["curve"]:
-                        writer.add_scalar("loss", loss, iteration, walltime=began_at + at_s)
+                        writer.add_scalar("loss", loss, iteration, walltime=began_at + _passed_s(report, at_s))
                     if trial["loss"] is not None:
                         writer.add_hparams(dict(trial["point"]), {report["metric"]: trial["loss"]}, name="point")
         except OSError as error:
@@ -92,7 +92,7 @@ def _for_mlflow(uri: str) -> Export:
 
     def log(client: Any, experiment: str, report: Mapping[str, Any], trial: Mapping[str, Any], began_ms: int) -> None:
         def at_ms(seconds: float) -> int:
-            return began_ms + round(1000 * seconds)
+            return began_ms + round(1000 * _passed_s(report, seconds))
 
         ended_s = report["end_s"] if trial["finished_s"] is None else trial["finished_s"]
         run_id = client.create_run(experiment, at_ms(trial["arrived_s"]), run_name=trial["job_id"]).info.run_id
@@ -161,6 +161,14 @@ def _began_at(report: Mapping[str, Any]) -> float:
     return time.time() - report["makespan_s"] if known is None else known
 
 
+def _passed_s(report: Mapping[str, Any], at_s: float) -> float:
+    """Return the seconds from the begin of a sweep to a time of its report, also those in which no scheduler ran."""
+    for from_s, until_s in report["down"]:
+        if at_s > from_s:
+            at_s += until_s - from_s
+    return at_s
+
+
 def _frozen(
     optuna_trial: Any, trial: Mapping[str, Any], report: Mapping[str, Any], distributions: Mapping[str, Any]
 ) -> Any:
@@ -185,8 +193,8 @@ def _frozen(
         state=state,
         # As Optuna itself does: a pruned trial has its latest value.
         value=trial["latest"] if state in (states.COMPLETE, states.PRUNED) else None,
-        datetime_start=None if state is states.WAITING else began + timedelta(seconds=started_s),
-        datetime_complete=began + timedelta(seconds=ended_s) if state.is_finished() else None,
+        datetime_start=None if state is states.WAITING else began + timedelta(seconds=_passed_s(report, started_s)),
+        datetime_complete=began + timedelta(seconds=_passed_s(report, ended_s)) if state.is_finished() else None,
         params=point,
         distributions={name: distributions[name] for name in point},
         user_attrs={"trial": trial["job_id"], "why": trial["why"], "job": trial.get("name", "")},

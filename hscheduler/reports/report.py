@@ -1,6 +1,6 @@
 """The report of a sweep, for real and simulated jobs.
 
-Times are seconds since the sweep began.
+Times are seconds since the sweep began, without those in which no scheduler ran.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from hscheduler.core.use import Use
 from hscheduler.policies import POLICIES
 from hscheduler.reports import measures
 from hscheduler.spec import Spec
+
+#: Maps a time of the scheduler to that of a report.
+Clock = Callable[[float], float]
 
 #: Digits of seconds in a report.
 _DIGITS = 6
@@ -52,8 +55,8 @@ def report(
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
-    Times count from the begin of the sweep.  ``makespan_s`` leaves out the times at which no scheduler ran (``down``),
-    ``end_s`` does not.
+    Times count from the begin of the sweep and leave out those at which no scheduler ran; ``down`` has from when to
+    when these were, by a clock that leaves out nothing.  ``end_s`` is the same as ``makespan_s``.
 
     ``useful_share``, ``waiting_share`` and ``idle_share`` divide the containers of the cluster, from the begin of the
     sweep to its end, by what they did (:mod:`hscheduler.core.use`); ``container_s`` has the seconds.  In a service that
@@ -91,9 +94,14 @@ def report(
         The stopping rule, if a scheduler has one for sweeps that name none; empty: the sweep's, else the policy's.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
+    ran_before_s = record.ran_s(began_s)
+
+    def since(at_s: float) -> float:
+        return record.ran_s(at_s) - ran_before_s
+
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
     records = {
-        job_id: _since(trial, began_s)
+        job_id: _timed(trial, since)
         for job_id, trial in list(record.trials.items())
         if not sweep or trial.sweep == sweep
     }
@@ -104,10 +112,8 @@ def report(
     }
     trials = [_as_one(jobs) for jobs in tried.values()]
     completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
-    end_s = _end_s(record, records.values(), sweep, began_s)
-    down = [(max(0.0, at - began_s), min(end_s, until - began_s)) for at, until in record.down]
-    down = [(at_s, until_s) for at_s, until_s in down if at_s < until_s]
-    ran_s = end_s - sum(until_s - at_s for at_s, until_s in down)
+    end_s = _end_s(records.values(), sweep, since(record.end_s))
+    down = [(at_s, until_s) for at_s, until_s in record.down if until_s > began_s and since(at_s) < end_s]
     found = measures.anytime(trials, losses, metric, direction)
     return {
         "policy": policy,
@@ -115,9 +121,9 @@ def report(
         "metric": metric,
         "direction": str(direction or ""),
         "began_at": began_at,
-        "makespan_s": round(ran_s, _DIGITS),
+        "makespan_s": round(end_s, _DIGITS),
         "end_s": round(end_s, _DIGITS),
-        "down": [[_seconds(at_s), _seconds(until_s)] for at_s, until_s in down],
+        "down": [[_seconds(at_s - began_s), _seconds(until_s - began_s)] for at_s, until_s in down],
         "spec": None if spec is None else spec.tables(),
         "best": _best(completed, losses, points, direction, metric),
         "completed": len(completed),
@@ -127,7 +133,7 @@ def report(
         "stop": stop or stopping_rule(policy, spec),
         "overshoot": sum(job.overshoot for job in records.values()),
         "iterations_trained": measures.iterations_trained(records.values()),
-        **_uses(record, records.values(), ran_s, spec),
+        **_uses(record, records.values(), end_s, spec),
         "anytime": [[_seconds(at_s), _short(value), job_id] for at_s, value, job_id in found],
         "target": None,
         "time_to_target_s": None,
@@ -141,11 +147,9 @@ def report(
             }
             for trial in trials
         ],
-        "cluster": {
-            "history": [[_seconds(at_s - began_s), round(share, 4)] for at_s, share in record.cluster.points()]
-        },
-        "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
-        "decisions": _decisions(record, records, sweep, began_s),
+        "cluster": {"history": [[_seconds(since(at_s)), round(share, 4)] for at_s, share in record.cluster.points()]},
+        "numbers": [[_seconds(since(at_s)), *numbers] for at_s, *numbers in record.numbers],
+        "decisions": _decisions(record, records, sweep, since),
     }
 
 
@@ -163,7 +167,7 @@ def stopping_rule(policy: str, spec: Spec | None) -> str:
 def _uses(record: Timeline, jobs: Iterable[TrialRecord], ran_s: float, spec: Spec | None) -> dict[str, Any]:
     """Return the shares of the cluster's containers that computed, waited and were idle, and their seconds."""
     held_s, all_s = record.core_s()
-    all_ran_s = record.end_s - sum(until_s - at_s for at_s, until_s in record.down)
+    all_ran_s = record.ran_s(record.end_s)
     if not all_s or all_ran_s <= 0 or ran_s <= 0:
         return {"useful_share": 0.0, "waiting_share": 0.0, "idle_share": 0.0, "container_s": None}
     # Of a sweep in a service: what the cluster had, on average, while it ran.
@@ -217,11 +221,11 @@ def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:
     return {**report, "trials": trials, "phases": {phase: phases[phase] for phase in Phase if phase.ended}}
 
 
-def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, began_s: float) -> list[dict[str, Any]]:
+def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, since: Clock) -> list[dict[str, Any]]:
     """Return decisions, and failed or killed jobs without a decision (with an empty plan), in order of time."""
     decided = [
         {
-            "at_s": _seconds(decision.at_s - began_s),
+            "at_s": _seconds(since(decision.at_s)),
             "sentence": decision.sentence,
             "jobs": list(decision.jobs),
             "plan": [_action(action) for action in decision.actions],
@@ -246,36 +250,34 @@ def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, 
     return sorted([*decided, *ended], key=lambda each: each["at_s"])
 
 
-def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
-    """Return a trial with times relative to ``began_s``."""
-    if not began_s:
-        return trial
+def _timed(trial: TrialRecord, since: Clock) -> TrialRecord:
+    """Return a trial with the times of a report."""
 
-    def since(at_s: float | None) -> float | None:
-        return None if at_s is None else at_s - began_s
+    def known(at_s: float | None) -> float | None:
+        return None if at_s is None else since(at_s)
 
     return replace(
         trial,
-        arrived_s=trial.arrived_s - began_s,
-        started_s=since(trial.started_s),
-        first_iteration_s=since(trial.first_iteration_s),
-        feedback_s=since(trial.feedback_s),
-        finished_s=since(trial.finished_s),
-        last_iteration_s=since(trial.last_iteration_s),
-        rests_since_s=since(trial.rests_since_s),
-        sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
-        curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
-        rungs=[(at_s - began_s, iteration, value) for at_s, iteration, value in trial.rungs],
-        use=replace(trial.use, steps=[(at_s - began_s, cores) for at_s, cores in trial.use.steps]),
-        values=trial.values.mapped(lambda point: (point[0] - began_s, *point[1:])),
+        arrived_s=since(trial.arrived_s),
+        started_s=known(trial.started_s),
+        first_iteration_s=known(trial.first_iteration_s),
+        feedback_s=known(trial.feedback_s),
+        finished_s=known(trial.finished_s),
+        last_iteration_s=known(trial.last_iteration_s),
+        rests_since_s=known(trial.rests_since_s),
+        sizes=[(since(at_s), workers, servers) for at_s, workers, servers in trial.sizes],
+        curve=trial.curve.mapped(lambda point: (since(point[0]), *point[1:])),
+        rungs=[(since(at_s), iteration, value) for at_s, iteration, value in trial.rungs],
+        use=replace(trial.use, steps=[(since(at_s), cores) for at_s, cores in trial.use.steps]),
+        values=trial.values.mapped(lambda point: (since(point[0]), *point[1:])),
     )
 
 
-def _end_s(record: Timeline, trials: Iterable[TrialRecord], sweep: str, began_s: float) -> float:
+def _end_s(trials: Iterable[TrialRecord], sweep: str, now_s: float) -> float:
     """Return when a sweep ended, or the time so far."""
     ends = [trial.finished_s for trial in trials]
     known = [end_s for end_s in ends if end_s is not None]
-    return max(known) if sweep and known and len(known) == len(ends) else record.end_s - began_s
+    return max(known) if sweep and known and len(known) == len(ends) else now_s
 
 
 def _best(

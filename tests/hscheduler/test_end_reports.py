@@ -92,8 +92,10 @@ def test_a_trial_is_ended_for_the_time_in_which_it_ran_not_for_its_pauses() -> N
     sweep, ended, now_s = Sweep(spec, "static"), [], [0.0]
     submission = Submission("t", "sweep", "t", JobSpec())
     record = TrialRecord("t", "sweep", 0.0, started_s=1.0)
+    timeline = Timeline()
+    timeline.trials["t"] = record
     scheduler: Any = SimpleNamespace(
-        registry=SimpleNamespace(timeline=SimpleNamespace(trials={"t": record})),
+        registry=SimpleNamespace(timeline=timeline),
         now_s=lambda: now_s[0],
         cancel=lambda job_id, why: ended.append((now_s[0], why)),
     )
@@ -109,6 +111,11 @@ def test_a_trial_is_ended_for_the_time_in_which_it_ran_not_for_its_pauses() -> N
     submission.is_paused, record.rested_s = False, 90.0
     look(105.0)
     assert ended == []
-    look(107.0)
-    look(108.0)
-    assert ended == [(107.0, TOO_LONG)]
+    # No scheduler ran from 105.5 to 205.5.
+    timeline.end_s = 105.5
+    timeline.resume(205.5)
+    look(206.0)
+    assert ended == []
+    look(207.0)
+    look(208.0)
+    assert ended == [(207.0, TOO_LONG)]

@@ -23,6 +23,7 @@ REPORT: dict[str, Any] = {
     "metric": "accuracy",
     "makespan_s": 10.0,
     "end_s": 10.0,
+    "down": [],
     "trials": [
         {
             "job_id": "trial-1", "name": "sweep-x-trial-1", "phase": "finished", "why": "", "loss": 0.75,
@@ -110,8 +111,9 @@ def test_values_that_mlflow_refuses_are_reported_with_the_rule() -> None:
 def test_trials_become_runs_of_mlflow(tmp_path: Path, tracking: Any, as_uri: bool) -> None:
     uri = (tmp_path / "runs").as_uri() if as_uri else str(tmp_path / "runs")
     (export,) = exporters(None, uri)
-    export(REPORT)
-    export(REPORT)
+    report = {**REPORT, "down": [[6.0, 3606.0]]}
+    export(report)
+    export(report)
     client = tracking.MlflowClient(uri)
     experiment = client.get_experiment_by_name("hscheduler-elastic").experiment_id
     runs = {run.info.run_name: run for run in client.search_runs([experiment], order_by=["attributes.start_time"])}
@@ -121,6 +123,7 @@ def test_trials_become_runs_of_mlflow(tmp_path: Path, tracking: Any, as_uri: boo
     curve = client.get_metric_history(first.info.run_id, "training loss")
     assert [(point.step, point.value) for point in curve] == [(1, 2.5), (50, 1.5), (100, 0.5)]
     assert curve[1].timestamp - curve[0].timestamp == 4000
+    assert curve[2].timestamp - curve[1].timestamp == 4000 + 3_600_000, "an hour in which no scheduler ran"
     assert (first.info.status, second.info.status) == ("FINISHED", "FAILED")
     assert second.data.tags["why"] == "it diverged"
 

@@ -96,6 +96,11 @@ def test_it_says_how_many_containers_there_are_and_when_it_began(report: dict[st
     assert content({**report, "trials": running, "state": "running"})["state"] == "running", "as its record says"
 
 
+def test_it_marks_where_no_scheduler_ran_on_an_axis_that_leaves_it_out(report: dict[str, Any]) -> None:
+    shown = content({**report, "down": [[2.0, 9.0], [11.0, 12.0]]})
+    assert (shown["interruptions"], shown["interrupted_s"]) == ([2.0, 4.0], 8.0)
+
+
 @pytest.mark.parametrize("state", ["interrupted", None])
 def test_a_trial_runs_only_while_its_sweep_does(report: dict[str, Any], state: str | None) -> None:
     first, second, *_ = report["trials"]

@@ -73,8 +73,46 @@ def test_the_time_in_which_no_scheduler_ran_is_not_in_the_makespan() -> None:
     record.resume(9.0)
     record.resume(9.0)
     found = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
-    assert (found["makespan_s"], found["end_s"], found["down"]) == (1.0, 9.0, [[1.0, 9.0]])
+    assert (found["makespan_s"], found["end_s"]) == (1.0, 1.0)
     assert found["utilisation"] == report_until(1.0)["utilisation"]
+
+
+def resumed_after(down_s: float) -> Timeline:
+    """Return the history of two trials, of which one is paused, in a scheduler that did not run for some time."""
+    toy, record = Toy.of(2, static), Timeline()
+
+    def happen(at_s: float, event: e.Event) -> None:
+        record.take(at_s, event, toy.scheduler.step(event), toy.scheduler)
+
+    happen(1.0, e.SweepOpened("sweep", stopping=Stopping("sha", 2, 5), trials=2))
+    for name in "ab":
+        happen(1.0, e.JobSubmitted(request(name, 1, 1)))
+        happen(2.0, e.JobStarted(name))
+    happen(3.0, e.Iterated("a", 5, (), ((0.0, 5, 0.5),)))
+    happen(5.0, e.RungReached("a", 5, 0.5))
+    happen(6.0, e.JobEnded("a", Phase.KILLED))
+    if down_s:
+        record.resume(6.0 + down_s)
+    happen(7.0 + down_s, e.Iterated("b", 5, (), ((0.0, 5, 0.75),)))
+    happen(8.0 + down_s, e.RungReached("b", 5, 0.75))
+    happen(9.0 + down_s, e.JobEnded("b", Phase.KILLED))
+    happen(10.0 + down_s, e.JobStarted("a"))
+    happen(11.0 + down_s, e.FeedbackGiven("a", 0.25))
+    happen(12.0 + down_s, e.JobEnded("a", Phase.FINISHED, loss=0.25))
+    return record
+
+
+@pytest.mark.parametrize("sweep", ["", "sweep"])
+def test_no_figure_counts_the_time_in_which_no_scheduler_ran(sweep: str) -> None:
+    def told(down_s: float) -> dict[str, Any]:
+        given: dict[str, Any] = {"direction": Direction.MINIMIZE, "losses": {"a": 0.25}, "points": {}, "leaked": 0}
+        return report(resumed_after(down_s), policy="static", sweep=sweep, began_s=1.0, **given)
+
+    found = told(50_000.0)
+    assert found.pop("down") == [[5.0, 50_005.0]], "by a clock that leaves out nothing"
+    assert found == {name: value for name, value in told(0.0).items() if name != "down"}
+    assert found["makespan_s"] == 11.0 and found["trials"][0]["rested_s"] == 3.0
+    assert resumed_after(50_000.0).latency_sum_s == 10.0
 
 
 def test_the_time_in_which_no_scheduler_ran_is_no_use_of_containers() -> None:
