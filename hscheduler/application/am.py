@@ -225,7 +225,8 @@ class Application:
             )
             scheduler = service.scheduler
             scheduler.ask(lambda: self._grants.begin(scheduler.name_of, scheduler.state))
-            page = page_of(service, environment.host, environment.viewer)
+            sweep = "" if self._orders.sweep is None else SWEEP
+            page = page_of(service, sweep, environment.host, environment.viewer)
             stack.callback(page.close)
             # YARN's proxy shows it as the tracking URL.
             self._resources.show_page(page.url)
@@ -314,10 +315,13 @@ def store_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None
         file.write(json.dumps(report).encode("utf-8"))
 
 
-def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
-    """Serve a service's page to YARN's proxy, with relative links; parameters as of :class:`ProxiedServer`."""
+def page_of(service: Service, sweep: str, host: str, viewer: str | None) -> ProxiedServer:
+    """Serve the page of a sweep (empty: of all jobs) to YARN's proxy, with relative links.
+
+    Other parameters are those of :class:`ProxiedServer`.
+    """
     live = LiveReports(service.metrics)
-    live.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
+    live.show(lambda: {service.scheduler.settings.policy: service.sweeps.report(sweep)})
     return ProxiedServer(host, live.pages, viewer)
 
 

@@ -531,10 +531,10 @@ def test_its_page_requests_only_its_own_figures() -> None:
     simulated = simulate(Spec.of({"sweep": {"trials": 2}}), "static")
     service: Any = SimpleNamespace(
         scheduler=SimpleNamespace(settings=SimpleNamespace(policy="static")),
-        sweeps=SimpleNamespace(report=lambda sweep: simulated),
+        sweeps=SimpleNamespace(report={SWEEP: simulated}.__getitem__),
         metrics=lambda: metrics_text(Look()),
     )
-    page = page_of(service, "127.0.0.1", None)
+    page = page_of(service, SWEEP, "127.0.0.1", None)
     try:
         assert "trial-2" in requests.get(page.url, timeout=DEADLINE_S).text
         found = requests.get(page.url + "page.json", timeout=DEADLINE_S).json()
