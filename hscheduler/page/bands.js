@@ -130,7 +130,6 @@ function drawBands() {
     });
     for (const at of sweep.interruptions) {
       ctx.strokeStyle = now.ink; ctx.setLineDash([2 * ratio, 3 * ratio]); ctx.lineWidth = ratio; ctx.beginPath(); ctx.moveTo(x(at), y(0)); ctx.lineTo(x(at), y(top)); ctx.stroke(); ctx.setLineDash([]);
-      ctx.font = `${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = now.ink; ctx.textAlign = "left"; ctx.textBaseline = "top"; ctx.fillText("interrupted", x(at) + 4 * ratio, y(top) + 2 * ratio);
     }
   };
   const hatch = (ctx, shape, from, to, color, ratio, y) => {
@@ -199,7 +198,8 @@ function drawBands() {
   $("bands-key").replaceChildren(
     ...(byResult ? [el("span", {}, "worst ", el("i", { class: "ramp" }), `best ${sweep.metric}`)] : []),
     el("span", {}, el("i", { class: "hatched" }), "starting"), el("span", {}, "✕ killed"), el("span", {}, "! failed"),
-    sweep.capacity ? el("span", {}, `dashed: the cluster's ${counted(sweep.capacity, "container")}`) : null,
+    ...(sweep.capacity ? [el("span", {}, `dashed: the cluster's ${counted(sweep.capacity, "container")}`)] : []),
+    ...(sweep.interruptions.length ? [el("span", {}, "dotted: interrupted and resumed")] : []),
     el("span", {}, "select a trial to see its changes of size"));
 }
 function sizeAt(t, at) {

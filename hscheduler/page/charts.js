@@ -65,7 +65,6 @@ function usual(values, factor = 20) {
 function drawCurves() {
   const key = $("of").value || "curve", across = +$("against").value, lines = [], theme = themeNow(), marks = { at: [] };
   sweep.trials.forEach((t, k) => { const curve = t[key]; if (curve && curve.length) lines.push([k, curve]); });
-  $("curves-section").hidden = !sweep.trials.some((t) => t.curve.length || t.values);
   if ($("curves-section").hidden) return;
   // The first values of a curve are far from where it ends: they do not set the range.
   const late = lines.map(([, curve]) => curve.slice(Math.floor(curve.length / 10)));

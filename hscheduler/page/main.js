@@ -80,6 +80,8 @@ function draw() {
   if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
   const of = [["curve", "training loss"], ["values", sweep.metric]].filter(([key]) => sweep.trials.some((t) => t[key]?.length));
   if ($("of").options.length !== of.length) { $("of").replaceChildren(...of.map(([key, name]) => el("option", { value: key }, name))); $("of").value = of[of.length - 1][0]; }
+  // Before anything is drawn: it decides how wide the other charts are.
+  $("curves-section").hidden = !sweep.trials.some((t) => t.curve.length || t.values);
   $("of").hidden = of.length < 2; $("h-curves").textContent = of.length > 1 ? "Curves" : of[0]?.[0] === "values" ? sweep.metric : "Training loss";
   drawTop();
   isStale = true;

@@ -220,6 +220,15 @@ def test_paused_trials_do_not_run(browser: Browser, tmp_path: Path) -> None:
     assert {"paused1", "interrupted1"} <= set(texts(browser, "#figures div"))
 
 
+def test_an_interrupted_sweep_shows_when_and_how_long(browser: Browser, tmp_path: Path) -> None:
+    # On YARN the page does not know how many containers there are.
+    report = {**report_of(12), "spec": None, "down": [[1.0, 1201.0]]}
+    shown(browser, tmp_path / "page.html", report)
+    assert "without 20 min 0 s interrupted" in text_of(browser, "#static")
+    key = texts(browser, "#bands-key")[0]
+    assert "dotted: interrupted and resumed" in key and "dashed" not in key and "null" not in key
+
+
 def test_the_mouse_shows_and_selects_a_trial_everywhere(browser: Browser, tmp_path: Path) -> None:
     report = report_of(12)
     shown(browser, tmp_path / "page.html", report)
