@@ -157,6 +157,9 @@ class View(AdmissionView, Protocol):
     def milestone(self, job: Job) -> int:
         """Return the iteration at which the stopping rule judges a job next, or its last one; 0: unknown."""
 
+    def pauses(self, sweep: str) -> bool:
+        """Return whether the stopping rule of a sweep pauses jobs, which give up their containers at their rungs."""
+
     def direction(self, sweep: str) -> Direction:
         """Return whether lower or higher early feedback is better in a sweep."""
 

@@ -21,9 +21,9 @@ from hscheduler.core.jobs import Job
 KEPT = 10
 #: Fewer durations at a size say nothing: the first iterations after a change are often slower.
 LEAST_MEASURED = 3
-#: Jobs of a sweep that are kept for the shape of its curve, the latest.
+#: Jobs of a sweep that are kept for the shape of its curve: those that run, and the latest of the others.
 KEPT_JOBS = 64
-#: Sweeps that are kept, the latest.
+#: Sweeps that are kept: those with jobs that run, and the latest of the others.
 KEPT_SWEEPS = 64
 #: Weight of the assumed shape at each of :data:`PRIOR_SIZES`, where a measured size has 1.
 PRIOR_WEIGHT = 0.005
@@ -142,6 +142,8 @@ class Speeds:
     def __init__(self) -> None:
         #: Sweep -> job, by arrival number -> size -> its latest durations in seconds.
         self._durations: dict[str, dict[int, dict[int, list[float]]]] = {}
+        #: Sweep -> its jobs that were measured and have not ended, by arrival number.
+        self._running: dict[str, set[int]] = {}
         self._shapes: dict[str, Curve] = {}
         #: Sweep -> job, by arrival number -> its curve.
         self._curves: dict[str, dict[int, Curve]] = {}
@@ -159,6 +161,7 @@ class Speeds:
             return
         jobs = self._durations.setdefault(sweep, {})
         sizes = jobs.setdefault(job.number, {})
+        self._running.setdefault(sweep, set()).add(job.number)
         kept = sizes.setdefault(size, [])
         before = len(kept)
         kept.extend(durations_s)
@@ -169,13 +172,6 @@ class Speeds:
             self._shapes.pop(sweep, None)
             self._curves.pop(sweep, None)
             self._largest[sweep] = max(size, self.largest(sweep))
-        if len(jobs) > KEPT_JOBS:
-            del jobs[min(jobs)]
-            self._curves.pop(sweep, None)
-        if len(self._durations) > KEPT_SWEEPS:
-            first = min(self._durations, key=lambda name: max(self._durations[name]))
-            for kept_of in (self._durations, self._shapes, self._curves, self._largest):
-                kept_of.pop(first, None)
 
     def _forget_curve(self, job: Job) -> None:
         self._curves.get(job.request.sweep, {}).pop(job.number, None)
@@ -241,7 +237,17 @@ class Speeds:
         """Return the seconds from an order to grow until the new members take part: a median."""
         return median(self._changes_s) if self._changes_s else ASSUMED_CHANGE_S
 
-    def forget(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
         """Drop what only a running job needs; the measured speeds of the sweep's latest jobs stay."""
+        sweep = job.request.sweep
         self._begun.pop(job.number, None)
         self._forget_curve(job)
+        running = self._running.get(sweep, set())
+        running.discard(job.number)
+        jobs = self._durations.get(sweep, {})
+        for number in sorted(jobs.keys() - running)[: max(0, len(jobs) - KEPT_JOBS)]:
+            del jobs[number]
+        over = sorted((max(jobs), name) for name, jobs in self._durations.items() if jobs and not self._running[name])
+        for _, name in over[: max(0, len(self._durations) - KEPT_SWEEPS)]:
+            for kept in (self._durations, self._running, self._shapes, self._curves, self._largest):
+                kept.pop(name, None)

@@ -415,7 +415,6 @@ class Scheduler(SchedulerView):
         """Drop the record of an ended job.  Its id must not be used again."""
         job = self.jobs.pop(job_id)
         assert job.phase.ended, f"{job_id} is {job.phase}"
-        self._speeds.forget(job)
         del self._by_number[job.number]
         self._touched.pop(job.number, None)
         self._jobs_short().pop(job.number, None)
@@ -499,6 +498,7 @@ class Scheduler(SchedulerView):
 
     def _over(self, job: Job, phase: Phase, why: str) -> None:
         self._undone(job)
+        self._speeds.end(job)
         self._enter(job, phase)
         final = job.feedback if job.loss is None else job.loss
         self._cohort(job.request.sweep).end(job, final if phase is Phase.FINISHED else None)

@@ -23,11 +23,10 @@ const dotted = (ctx, u, v, color, isFinal, ratio, r = 3.4) => {
 
 function drawAnytime() {
   const steps = sweep.anytime, end = sweep.end_s || 1, theme = themeNow(), marks = { at: [] };
-  const values = steps.map(([, v]) => v).filter((v) => v != null);
+  // The first values of a sweep are far from its best: the axis shows the last and those that were the best for a while.
+  const lasting = steps.filter(([at], k) => k === steps.length - 1 || steps[k + 1][0] - at > end / 50), values = (lasting.length > 1 ? lasting : steps).map(([, v]) => v).filter((v) => v != null);
   if (sweep.target) values.push(sweep.target.value);
-  // The first values of a sweep are far from its best: the axis shows those that were the best for a while.
-  const lasting = steps.filter(([at], k) => (steps[k + 1]?.[0] ?? end) - at > end / 50).map(([, v]) => v);
-  const whole = extent(lasting.length > 1 ? [...lasting, ...values.slice(-1), ...(sweep.target ? [sweep.target.value] : [])] : values), log = spread(whole), range = airy(whole, log);
+  const whole = extent(values), log = spread(whole), range = airy(whole, log);
   let plot = null;
   $("anytime-note").textContent = steps.length ? `${sweep.metric}${log ? " (logarithmic)" : ""}, ${sweep.direction === "maximize" ? "more" : "less"} is better; of all trials, also those that were stopped`
     : "no value is known yet";
@@ -70,7 +69,7 @@ function drawCurves() {
   const late = lines.map(([, curve]) => curve.slice(Math.floor(curve.length / 10)));
   const values = late.flatMap((curve) => curve.map((p) => p[2])), whole = usual(values), log = spread(whole), range = airy(whole, log);
   const end = across ? extent(lines.flatMap(([, curve]) => [curve[curve.length - 1][1]]))[1] : sweep.end_s || 1;
-  const gone = late.filter((curve) => curve.some((p) => p[2] == null || p[2] > range[1])).length;
+  const gone = late.filter((curve) => curve.some((p) => p[2] == null || p[2] > range[1] || p[2] < range[0])).length;
   $("curves-note").textContent = `${log ? "logarithmic" : ""}${gone ? `${log ? "; " : ""}${counted(gone, "curve")} leave${gone === 1 ? "s" : ""} the chart` : ""}`;
   const trace = (ctx, curve, x, y) => {
     let pen = false;

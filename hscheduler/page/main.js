@@ -38,7 +38,7 @@ function drawTop() {
     date && !Number.isNaN(+date) ? date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : ""].filter(Boolean).join(" · ");
   const stoppable = canStop() ? stops.sweeps : [], which = $("which-sweep"), was = which.value;
   $("stop-sweep").hidden = !stoppable.length; which.hidden = stoppable.length < 2;
-  which.replaceChildren(...stoppable.map((each) => el("option", { value: each }, each)));
+  if ([...which.options].map((each) => each.value).join() !== stoppable.join()) which.replaceChildren(...stoppable.map((each) => el("option", { value: each }, each)));
   if (stoppable.includes(was)) which.value = was;
   $("best").replaceChildren(...(best ? [
     el("div", { class: "what" }, `best ${sweep.metric}, of `, best.trial == null ? "a trial" : el("a", { href: linkTo(sweep.trials[best.trial]) }, sweep.trials[best.trial].id)),
@@ -104,7 +104,6 @@ function decoded(text) { try { return decodeURIComponent(text); } catch (error) 
 function done() { isDrawn = true; isStale = false; }
 // Draw everything in the window's new width or colours.
 function redrawAll() { drawnTrial = { ...drawnTrial, from: "" }; draw(); }
-function redraw() { for (const each of [drawBands, drawAnytime, drawCurves, drawSpace]) each(); }
 
 // ---- stopping
 
@@ -119,15 +118,14 @@ async function stop(kind, name) {
     const answer = await fetch(`stop?${new URLSearchParams({ [kind]: name })}`, { method: "POST", headers: { "X-Key": key } });
     $("spoken").textContent = (await answer.text()).trim();
     if (!answer.ok) throw new Error($("spoken").textContent);
-    $("about").textContent = $("spoken").textContent;
-  } catch (error) { $("about").textContent = `not stopped: ${error.message}`; }
+  } catch (error) { alert(`${name} is not stopped: ${error.message}`); }
 }
 
 // ---- events
 
 for (const id of ["bands", "anytime", "curves"]) $(id).addEventListener("keydown", onKeys);
 $("policy").onchange = draw;
-$("colour").onchange = () => { byChoice = byResult = $("colour").value === "result"; plots = []; redraw(); drawTable(); };
+$("colour").onchange = () => { byChoice = byResult = $("colour").value === "result"; isStale = true; show(); };
 $("of").onchange = $("against").onchange = () => { plots = plots.filter((each) => each.box !== $("curves")); drawCurves(); };
 $("find").oninput = () => { start = 0; drawTable(); };
 $("find-decision").oninput = () => { shownDecisions = DECISIONS; drawDecisions(); };
@@ -179,7 +177,7 @@ async function refresh() {
     if (!isLost) { isLost = true; draw(); }
     wait = 5000;
   }
-  // Slow pages are drawn less often.
-  if (isLive) setTimeout(refresh, Math.max(wait, 4 * (performance.now() - began)));
+  // Slow pages are drawn less often, but a server that ends waits for the last poll (FAREWELL_S).
+  if (isLive) setTimeout(refresh, Math.max(wait, Math.min(4000, 4 * (performance.now() - began))));
 }
 if (isLive) setTimeout(refresh, 1000);

@@ -258,14 +258,13 @@ def _growths(view: View, jobs: Sequence[Job], free: int) -> list[int]:
     if not free:
         return sizes
     needs = [_need(view, job, _size(job)) for job in jobs]
-    pays_s = view.change_s()
     able = list(range(len(jobs)))
     while able:
         found = _divide(view, [jobs[k] for k in able], [needs[k] for k in able], free + sum(sizes[k] for k in able))
         idle = [
             k
             for k, size in zip(able, found, strict=True)
-            if size > sizes[k] and _saved_s(needs[k], sizes[k], size, pays_s) <= 0
+            if size > sizes[k] and not _pays(view, jobs[k], needs[k], size)
         ]
         if not idle:
             for k, size in zip(able, found, strict=True):
@@ -275,12 +274,18 @@ def _growths(view: View, jobs: Sequence[Job], free: int) -> list[int]:
     return sizes
 
 
-def _saved_s(need: Need, before: int, after: int, change_s: float) -> float:
-    """Return the seconds that a growth saves, less what it must save to be worth it."""
-    ends_s = need.iterations * need.seconds(before)
-    meanwhile = min(need.iterations, change_s / need.seconds(before))
-    later_s = change_s + (need.iterations - meanwhile) * need.seconds(after)
-    return ends_s * (1 - WORTH_A_GROWTH) - later_s
+def _pays(view: View, job: Job, need: Need, size: int) -> bool:
+    """Return whether a growth saves enough of the time to a milestone, or to later ones if a job goes on there."""
+    iterations = need.iterations + (0.0 if view.pauses(job.request.sweep) else need.further)
+    return _saved_s(view, job, iterations, size) > WORTH_A_GROWTH * iterations * need.seconds(_size(job))
+
+
+def _saved_s(view: View, job: Job, iterations: float, size: int) -> float:
+    """Return how many seconds sooner iterations end after a growth to ``size``, which takes its time."""
+    curve, change_s = view.curve(job), view.change_s()
+    before_s = curve.seconds(_size(job))
+    meanwhile = min(iterations, change_s / before_s)
+    return iterations * before_s - change_s - (iterations - meanwhile) * curve.seconds(size)
 
 
 def _is_worth_it(
@@ -321,14 +326,10 @@ def _change(view: View, jobs: Sequence[Job], sizes: Sequence[int]) -> Decision:
 
 
 def _growth(view: View, job: Job, more: int) -> str:
-    need, size = _need(view, job), _size(job)
-    sooner_s = need.iterations * (need.seconds(size) - need.seconds(size + more))
-    milestone = view.milestone(job)
-    if job.feedback is None:
-        what = "its early feedback comes"
-    else:
-        what = "it ends" if milestone == job.request.iterations else "its rung ends"
-    return f"{job.job_id} gets {counted(more, 'container')}: {what} {sooner_s:.3g} s sooner"
+    what = "it ends" if view.milestone(job) in (0, job.request.iterations) else "it is judged"
+    sooner_s = _saved_s(view, job, _need(view, job).iterations, _size(job) + more)
+    reason = f": {what} {sooner_s:.3g} s sooner" if sooner_s > 0 else ""
+    return f"{job.job_id} gets {counted(more, 'container')}{reason}"
 
 
 def _lacking(job: Job, size: int) -> list[Role]:

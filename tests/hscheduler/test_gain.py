@@ -135,7 +135,7 @@ def test_the_containers_of_a_trial_that_ends_go_to_the_others() -> None:
     learn(toy, "a", "b", "c")
     toy.finish("c")
     assert sorted(sizes(toy).values()) == [8, 8]
-    assert "its early feedback comes" in toy.sentences[-1] and "s sooner" in toy.sentences[-1]
+    assert "it is judged" in toy.sentences[-1] and "s sooner" in toy.sentences[-1]
     train(toy, "a")
     toy.finish("b")
     assert sizes(toy) == {"a": 16}
@@ -194,6 +194,16 @@ def test_a_trial_with_large_containers_is_passed_a_bounded_number_of_times() -> 
     assert sum(phase is Phase.FINISHED for phase in toy.over.values()) == 3
     toy.finish("runs")
     assert toy.job("large").phase is not Phase.QUEUED
+
+
+@pytest.mark.parametrize(("stop", "grown"), [("none", 16), ("median", 16), ("sha", 1), ("asha", 1)])
+def test_a_trial_that_goes_on_at_its_rungs_grows_although_they_are_shorter_than_a_change(stop: str, grown: int) -> None:
+    toy = cluster(stop=stop)
+    toy.submit(hosted("a", iterations=10_000))
+    toy.settle()
+    for _ in range(8):
+        train(toy, "a", curve=CURVE.scaled(0.004))
+    assert sizes(toy) == {"a": grown}
 
 
 def test_jobs_with_workers_and_servers_keep_their_ratio() -> None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from hscheduler.core.jobs import Job
-from hscheduler.core.speed import ASSUMED_CHANGE_S, PRIOR, Curve, Speeds, fit, with_prior
+from hscheduler.core.speed import ASSUMED_CHANGE_S, KEPT_JOBS, KEPT_SWEEPS, PRIOR, Curve, Speeds, fit, with_prior
 from tests.hscheduler.toy import request
 
 TRUE = Curve(0.05, 0.9, 0.002)
@@ -115,5 +115,24 @@ def test_the_seconds_of_a_change_follow_from_the_iterations_meanwhile() -> None:
 def test_the_jobs_of_a_long_sweep_do_not_pile_up() -> None:
     speeds = Speeds()
     for number in range(500):
-        speeds.note(job(f"a{number}"), [1.0] * 10)
-    assert sum(len(jobs) for jobs in speeds._durations.values()) <= 65
+        one = job(f"a{number}", sweep=f"sweep-{number // 250}")
+        speeds.note(one, [1.0] * 10)
+        speeds.end(one)
+    assert [len(jobs) for jobs in speeds._durations.values()] == [KEPT_JOBS, KEPT_JOBS]
+    for number in range(500, 700):
+        one = job(f"a{number}", sweep=f"sweep-{number}")
+        speeds.note(one, [1.0] * 10)
+        speeds.end(one)
+    assert len(speeds._durations) == len(speeds._running) == len(speeds._largest) == KEPT_SWEEPS
+
+
+def test_a_job_that_runs_keeps_what_it_measured() -> None:
+    speeds, first = Speeds(), job("a0")
+    for size, seconds in [(1, 4.0), (2, 2.0), (4, 1.0)]:
+        speeds.note(resized(first, size), [seconds] * 10)
+    curve = speeds.curve(first)
+    for number in range(1, 500):
+        one = job(f"a{number}")
+        speeds.note(one, [0.5] * 10)
+        speeds.end(one)
+    assert speeds.curve(first).seconds(4) == pytest.approx(curve.seconds(4), rel=0.1)

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-#: Seconds for which a server waits until an open page, which polls every second, has seen the end.
-FAREWELL_S = 3.0
+#: Seconds for which a server waits until an open page has seen the end; the page polls every one to four seconds.
+FAREWELL_S = 6.0
 _DOCUMENT = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

@@ -85,6 +85,8 @@ function airy([low, high], log) {
 
 // One chart.  ``draw(ctx, x, y, u)`` draws its marks, with functions from values to canvas pixels; ``over`` draws what is
 // highlighted on a canvas above, which is cheap to draw again; where ``veil()`` holds, all else is faint.
+// Charts that were made: uPlot keeps each until it is destroyed.
+let made = [];
 class Plot {
   constructor(box, { height, x, y, draw, over = () => {}, veil = () => false, hover = () => {}, click = () => {}, label }) {
     Object.assign(this, { box, over, veil, ratio: window.devicePixelRatio || 1 });
@@ -98,6 +100,8 @@ class Plot {
     };
     const at = (u, key) => (v) => u.valToPos(v, key, true);
     box.replaceChildren();
+    for (const each of made) if (!each.root.isConnected) each.destroy();
+    made = made.filter((each) => each.root.isConnected);
     // uPlot takes its height later: what is below must not move meanwhile.
     box.style.minHeight = `${height}px`;
     this.plot = new uPlot({
@@ -113,6 +117,7 @@ class Plot {
       }] },
     }, [x.range, y.range], box);
     const { plot } = this;
+    made.push(plot);
     this.above = el("canvas", { class: "over", "aria-hidden": "true" });
     plot.root.querySelector(".u-wrap").append(this.above);
     plot.root.setAttribute("role", "img"); plot.root.setAttribute("aria-label", label);
