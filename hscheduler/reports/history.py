@@ -38,7 +38,7 @@ def some_losses(history: Sequence[dict[str, Any]]) -> tuple[tuple[float, int, fl
     return tuple(
         (end_s - float(entry["seconds"]), int(entry["clock"]) + 1, float(entry["loss"]))
         for entry in history[(len(history) - 1) % every :: every]
-        if entry["loss"] is not None
+        if math.isfinite(number(entry["loss"]))
     )
 
 

@@ -140,11 +140,17 @@ def with_regret(reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
 def is_full(report: Report) -> bool:
     """Return whether a report has every point of its file, all of them trained to their ends and not learnt.
 
-    A diverged trial counts as trained to its end: its loss is infinite.
+    A diverged trial counts as trained to its end: its loss is infinite.  So does one that never started, because its
+    settings cannot work.
     """
     if not _has_same_points(report) or len(report["trials"]) < report["spec"]["sweep"]["trials"]:
         return False
-    is_over = (trial["phase"] == Phase.FINISHED or has_diverged(trial) for trial in report["trials"])
+    is_over = (
+        trial["phase"] == Phase.FINISHED
+        or has_diverged(trial)
+        or (trial["phase"] == Phase.FAILED and trial["started_s"] is None)
+        for trial in report["trials"]
+    )
     return report["best"] is not None and all(is_over)
 
 

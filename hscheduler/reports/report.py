@@ -114,7 +114,8 @@ def report(
     completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
     end_s = _end_s(records.values(), sweep, since(record.end_s))
     down = [(at_s, until_s) for at_s, until_s in record.down if until_s > began_s and since(at_s) < end_s]
-    found = measures.anytime(trials, losses, metric, direction)
+    tries = [replace(job, job_id=jobs[0].job_id) for jobs in tried.values() for job in jobs]
+    found = measures.anytime(tries, losses, metric, direction)
     return {
         "policy": policy,
         "is_callable": spec is not None and spec.is_callable,
@@ -128,7 +129,7 @@ def report(
         "best": _best(completed, losses, points, direction, metric),
         "completed": len(completed),
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
-        "summary": _summary(trials),
+        "summary": _summary(trials, records.values()),
         "utilisation": round(record.utilisation(), _DIGITS),
         "stop": stop or stopping_rule(policy, spec),
         "overshoot": sum(job.overshoot for job in records.values()),
@@ -314,12 +315,15 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         return jobs[0]
     starts = [job.started_s for job in jobs if job.started_s is not None]
     firsts = [job.first_iteration_s for job in jobs if job.first_iteration_s is not None]
+    fed = next((job for job in jobs if job.feedback_s is not None), jobs[-1])
     return replace(
         jobs[-1],
         job_id=jobs[0].job_id,
         arrived_s=jobs[0].arrived_s,
         started_s=min(starts, default=None),
         first_iteration_s=min(firsts, default=None),
+        feedback_s=fed.feedback_s,
+        feedback=fed.feedback,
         sizes=[size for job in jobs for size in job.sizes],
         resize_pause_s=sum(job.resize_pause_s for job in jobs),
         restarts=sum(job.restarts for job in jobs),
@@ -407,8 +411,8 @@ def _seconds(value: float | None) -> float | None:
     return None if value is None else round(value, _DIGITS)
 
 
-def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
-    """Return the figures for comparing policies.
+def _summary(trials: Sequence[TrialRecord], jobs: Iterable[TrialRecord]) -> dict[str, float | None]:
+    """Return the figures for comparing policies; ``jobs`` are all attempts of the trials.
 
     ``resizing_share`` is the time that changes of size paused jobs, ``changing_share`` the time that these changes took
     while training may have gone on; both are over the runtime of all jobs, without the time for which the stopping rule
@@ -421,9 +425,9 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
     first = [t.first_iteration_s - t.arrived_s for t in trials if t.first_iteration_s is not None]
     feedback = [t.early_feedback_s for t in trials if t.early_feedback_s is not None]
     ran = [
-        t.finished_s - t.started_s - t.resting_s(t.finished_s)
-        for t in trials
-        if t.finished_s is not None and t.started_s is not None
+        job.finished_s - job.started_s - job.resting_s(job.finished_s)
+        for job in jobs
+        if job.finished_s is not None and job.started_s is not None
     ]
     paused, changed = sum(t.resize_pause_s for t in trials), sum(t.use.changed_s for t in trials)
     first_median, first_max = measures.spread(first)

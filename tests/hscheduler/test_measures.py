@@ -254,6 +254,14 @@ def test_a_diverged_trial_counts_as_trained_to_its_end(why: str, is_known: bool)
     assert (with_regret({"static": full})["static"]["regret"] == 0.0) is is_known
 
 
+@pytest.mark.parametrize(("phase", "is_known"), [("failed", True), ("killed", False)])
+def test_a_point_that_cannot_train_is_no_gap(phase: str, is_known: bool) -> None:
+    full = {**simulate(Spec.of(SWEEP), "static"), "regret": None}
+    other = next(each for each in full["trials"] if each["job_id"] != full["best"]["job_id"])
+    other |= {"phase": phase, "why": "batch_size is too large", "started_s": None}
+    assert (with_regret({"static": full})["static"]["regret"] == 0.0) is is_known
+
+
 def test_a_regret_that_is_unknown_has_a_reason() -> None:
     full, stopped = ({**simulate(Spec.of(SWEEP), policy), "regret": None} for policy in ("static", "elastic"))
     assert no_regret_text(with_regret({"static": full, "elastic": stopped})) == ""

@@ -52,6 +52,28 @@ def test_a_trial_is_its_jobs_one_after_the_other() -> None:
     assert told["best"] == {"job_id": "t1", "loss": 0.25, "metric": "loss", "point": {"l2": 0.5}}
 
 
+def test_what_an_attempt_knew_before_it_failed_was_known() -> None:
+    record = Timeline()
+    record.end_s = 9.0
+    record.trials = {
+        "a": TrialRecord("a", "s", 0.0, Phase.FAILED, 1.0, feedback_s=2.0, feedback=0.5, finished_s=4.0),
+        "a-again-1": TrialRecord(
+            "a-again-1", "s", 4.0, Phase.FINISHED, 5.0, feedback_s=7.0, feedback=0.5, finished_s=8.0
+        ),
+    }
+    told = report(
+        record,
+        policy="elastic",
+        direction=Direction.MINIMIZE,
+        losses={"a": 0.25},
+        points={},
+        leaked=0,
+        attempts={"a": ["a", "a-again-1"]},
+    )
+    assert told["anytime"] == [[2.0, 0.5, "a"], [8.0, 0.25, "a"]]
+    assert told["trials"][0]["early_feedback_s"] == 2.0
+
+
 def test_the_time_for_which_the_rule_paused_a_trial_is_no_runtime() -> None:
     record = Timeline()
     record.end_s = 110.0
@@ -75,7 +97,7 @@ def test_the_time_for_which_the_rule_paused_a_trial_is_no_runtime() -> None:
         began_s=10.0,
     )
     assert [trial["rested_s"] for trial in told["trials"]] == [30.0, 75.0, 65.0, 5.0]
-    assert told["summary"]["resizing_share"] == round(5 / (20 + 5 + 25), 6)
+    assert told["summary"]["resizing_share"] == round(5 / (20 + 5 + 8 + 16), 6)
 
 
 def test_jobs_without_attempts_are_a_trial_each() -> None:
