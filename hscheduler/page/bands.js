@@ -122,7 +122,7 @@ function drawBands() {
       const first = t.at[2] == null ? (ENDED.has(t.state) ? began : stop) : x(t.at[2]);
       if (k === firsts.get(band.trial) && first - began > 3 * ratio) hatch(ctx, path[k], began, Math.min(first, stop), color, ratio, y);
       names(ctx, band, x, y, color, ratio, stop);
-      const isLast = band.end != null && t.at[4] != null && Math.abs(times[band.end] - t.at[4]) < 1e-6 * (1 + t.at[4]);
+      const isLast = band.end != null && t.at[3] != null && Math.abs(times[band.end] - t.at[3]) < 1e-6 * (1 + t.at[3]);
       if (isLast && t.state !== "finished" && unit * (band.high.at(-1) - band.low.at(-1)) > 9 * ratio) {
         ctx.font = `bold ${11 * ratio}px system-ui, sans-serif`; ctx.fillStyle = inkOn(color); ctx.textAlign = "right"; ctx.textBaseline = "middle";
         if (stop - began > 34 * ratio) ctx.fillText(STATES[t.state] || "", stop - 3 * ratio, (y(band.high.at(-1)) + y(band.low.at(-1))) / 2);

@@ -111,6 +111,7 @@ function drawCurves() {
 function drawSpace() {
   const known = sweep.trials.map((t, k) => [t, k, valueOf(t)]).filter(([, , v]) => v != null), space = $("space"), theme = themeNow();
   $("space-section").hidden = !sweep.settings.length || !known.length;
+  const focused = document.activeElement?.id;
   space.replaceChildren();
   if ($("space-section").hidden) return;
   const whole = usual(known.map(([, , v]) => v), 3), log = spread(whole), range = airy(whole, log), inside = (v) => Math.min(whole[1], Math.max(whole[0], v));
@@ -118,11 +119,12 @@ function drawSpace() {
   $("space-note").textContent = `filled: finished; hollow: its latest value${log ? `; ${sweep.metric} is logarithmic` : ""}${known.some(([, , v]) => v !== inside(v)) ? "; values far from the others lie on the edge" : ""}`;
   // All boxes first: their width depends on their number.
   const boxes = sweep.settings.map(({ name, kind }) => {
-    const box = el("div", { class: "plot", tabindex: "0" });
+    const box = el("div", { class: "plot", tabindex: "0", id: `against-${name}` });
     space.append(el("div", {}, el("h3", {}, name, kind === "log" ? el("small", {}, " logarithmic") : null), box));
     box.addEventListener("keydown", onKeys);
     return box;
   });
+  if (focused) $(focused)?.focus({ preventScroll: true });
   sweep.settings.forEach(({ name, kind, values }, n) => {
     // Trials need not have every setting.
     const mine = known.filter(([t]) => name in t.point), marks = { at: [] }, isChoice = kind === "choice";

@@ -24,7 +24,7 @@ MOST_DECISIONS = 5_000
 MOST_CHOICES = 6
 #: Ratio of the largest to the smallest value from which on an axis is logarithmic.
 WIDE = 50.0
-_TIMES = ("arrived_s", "started_s", "first_iteration_s", "early_feedback_s", "finished_s")
+_TIMES = ("arrived_s", "started_s", "first_iteration_s", "finished_s")
 #: Figures of the whole sweep, with their names in a report and in its summary.
 _FIGURES = ("utilisation", "useful_share", "waiting_share", "idle_share", "iterations_trained")
 _SUMMARY = ("queueing_median_s", "early_feedback_mean_s", "first_iteration_median_s", "resizing_share")

@@ -72,12 +72,13 @@ function drawStatic() {
 
 const PARTS = [drawBands, drawAnytime, drawCurves, drawTable, drawSpace, drawDecisions];
 function draw() {
+  if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
+  if (reports.some((each) => each.policy === named()[0])) $("policy").value = named()[0];
   const report = chosenReport(), isWaiting = !report;
   $("waiting").hidden = !isWaiting; $("summary").hidden = isWaiting; $("shown").hidden = isWaiting;
   if (isWaiting) { drawState("not started", "Sweep"); return; }
   take(report);
   $("policy").hidden = reports.length < 2;
-  if ($("policy").options.length !== reports.length) $("policy").replaceChildren(...reports.map((each) => el("option", { value: each.policy }, each.policy)));
   const of = [["curve", "training loss"], ["values", sweep.metric]].filter(([key]) => sweep.trials.some((t) => t[key]?.length));
   if ($("of").options.length !== of.length) { $("of").replaceChildren(...of.map(([key, name]) => el("option", { value: key }, name))); $("of").value = of[of.length - 1][0]; }
   // Before anything is drawn: it decides how wide the other charts are.
@@ -89,7 +90,7 @@ function draw() {
 }
 // Show the view that the address names.  The sweep's is drawn again only if its data or its window have changed.
 function show() {
-  const wanted = location.hash.match(/^#trial\/(.+)$/), trial = wanted ? ids.get(decoded(wanted[1])) ?? -1 : -1, isTrial = trial >= 0;
+  const [policy, name] = named(), trial = policy === sweep.policy ? ids.get(name) ?? -1 : -1, isTrial = trial >= 0;
   $("sweep").hidden = isTrial; $("trial").hidden = !isTrial;
   clearTimeout(later);
   if (isTrial) { chosen = trial; drawTrial(trial); return; }
@@ -99,8 +100,6 @@ function show() {
   const parts = [...PARTS], step = () => { parts.shift()(); if (parts.length) later = setTimeout(step); else done(); };
   if (isDrawn) { for (const part of parts) part(); done(); } else step();
 }
-// A reader may have written the address.
-function decoded(text) { try { return decodeURIComponent(text); } catch (error) { return text; } }
 function done() { isDrawn = true; isStale = false; }
 // Draw everything in the window's new width or colours.
 function redrawAll() { drawnTrial = { ...drawnTrial, from: "" }; draw(); }
@@ -147,7 +146,7 @@ let kept = 0;
 window.addEventListener("hashchange", () => {
   if (!$("sweep").hidden) kept = window.scrollY;
   takeKey();
-  if (sweep) { drawTop(); show(); }
+  if (sweep) { if (![undefined, sweep.policy].includes(named()[0])) draw(); else { drawTop(); show(); } }
   if ($("trial").hidden) window.scrollTo(0, kept); else { window.scrollTo(0, 0); $("trial").querySelector("h1").focus(); }
 });
 let width = window.innerWidth;

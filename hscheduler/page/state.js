@@ -12,9 +12,15 @@ const better = (a, b) => sweep.direction === "maximize" ? a > b : a < b;
 const stateText = (t) => `${STATES[t.state] || "▸"} ${t.state}`;
 const pointText = (point) => Object.entries(point).map(([name, value]) => `${name} ${brief(value)}`).join(", ");
 const sizeText = (w, s) => w + s === 0 ? "none" : s === 0 ? counted(w, "container") : `${counted(w, "worker")}, ${counted(s, "server")}`;
-const linkTo = (t) => `#trial/${encodeURIComponent(t.id)}`;
-// Without the time for which the stopping rule had paused it.
-const ranFor = (t) => t.at[1] == null ? null : (t.at[4] ?? sweep.end_s) - t.at[1] - (t.rested_s || 0);
+// With the policy, since each has a trial of that name.
+const linkTo = (t) => `#trial/${encodeURIComponent(sweep.policy)}/${encodeURIComponent(t.id)}`;
+const named = () => (location.hash.match(/^#trial\/([^/]+)\/([^/]+)$/) || []).slice(1).map(decoded);
+// A reader may have written the address.
+function decoded(text) { try { return decodeURIComponent(text); } catch (error) { return text; } }
+// When its attempts began and ended; one that goes on has no end.
+const triesOf = (t) => t.attempts.length ? t.attempts.map((a) => [a.started_s, a.finished_s]) : [[t.at[1], t.at[3]]];
+// Without its waits for a retry, and the time for which the stopping rule had paused it.
+const ranFor = (t) => t.at[1] == null ? null : triesOf(t).reduce((sum, [from, to]) => from == null ? sum : sum + (to ?? sweep.end_s) - from, -(t.rested_s || 0));
 // "2+1 → 4+2 → 1+1": workers and servers, or containers that host both.
 const sizesText = (t) => {
   const sizes = t.held.filter(([, w, s]) => w + s > 0).map(([, w, s]) => s ? `${w}+${s}` : `${w}`).filter((v, k, all) => v !== all[k - 1]);

@@ -8,14 +8,15 @@ function columnsNow() {
   return [
     of("trial", (t) => t.id), of("state", (t) => t.state, (v, t) => stateText(t), "state"), of(sweep.metric, valueOf, plain, "number"),
     ...names.map((name) => of(name, (t) => t.point[name], plain, sweep.trials.some((t) => typeof t.point[name] === "number") ? "number" : "")),
-    of("early feedback", (t) => t.feedback, plain, "number"), of("containers", (t) => Math.max(0, ...t.held.map(([, w, s]) => w + s)), (v, t) => sizesText(t)),
-    of("started", (t) => t.at[1], seconds, "number"), of("ran", ranFor, seconds, "number"), of("iterations", (t) => t.iterations || null, plain, "number"), of("why", (t) => t.why || null, (v) => v ?? ""),
+    of("feedback", (t) => t.feedback, plain, "number"), of("containers", (t) => Math.max(0, ...t.held.map(([, w, s]) => w + s)), (v, t) => sizesText(t)),
+    of("started", (t) => t.at[1], seconds, "number"), of("ran", ranFor, seconds, "number"), of("trained", (t) => t.iterations || null, plain, "number"), of("why", (t) => t.why || null, (v) => v ?? ""),
   ];
 }
+const COMPARISON = /^([\w.-]+)(<=|>=|<|>|!=|=)(.+)$/;
 // "killed adam learning_rate<0.1": every word must hold: a comparison with a column, or a part of the row's text.
 function filterOf(text, columns) {
   const tests = text.trim().split(/\s+/).filter(Boolean).map((word) => {
-    const [, name, sign, value] = word.match(/^([\w.-]+)(<=|>=|<|>|!=|=)(.+)$/) || [];
+    const [, name, sign, value] = word.match(COMPARISON) || [];
     const column = name && columns.find((c) => c.name === name);
     if (!column) return (t, row) => row().includes(word.toLowerCase());
     const number = Number(value);
@@ -39,23 +40,25 @@ function drawTable() {
     return sign * (typeof u === "number" && typeof v === "number" ? u - v : COLLATOR.compare(String(u), String(v))) || j - k;
   });
   start = Math.min(start, Math.max(0, Math.floor((rows.length - 1) / ROWS) * ROWS));
-  const theme = themeNow(), focused = document.activeElement?.dataset?.column;
+  const theme = themeNow(), focused = document.activeElement?.id;
   $("trials").tHead.replaceChildren(el("tr", {}, ...columns.map((c) => el("th", { scope: "col", class: c.kind === "number" ? "number" : "", "aria-sort": c === column ? (sign > 0 ? "ascending" : "descending") : null },
-    el("button", { type: "button", "data-column": c.name, onclick: () => { order = [c.name, c === column ? -sign : 1]; start = 0; drawTable(); } }, c.name + (c === column ? (sign > 0 ? " ↑" : " ↓") : ""))))));
+    el("button", { type: "button", id: `by-${c.name}`, onclick: () => { order = [c.name, c === column ? -sign : 1]; start = 0; drawTable(); } }, c.name + (c === column ? (sign > 0 ? " ↑" : " ↓") : ""))))));
   $("trials").tBodies[0].replaceChildren(...rows.slice(start, start + ROWS).map(([t, k]) => el("tr", { "data-trial": k, class: k === chosen ? "chosen" : "" }, ...columns.map((c, n) => {
-    if (n === 0) return el("th", { scope: "row" }, el("span", { class: "swatch", style: `background:${colorOf(k, theme)}` }), el("a", { href: linkTo(t) }, t.id));
+    if (n === 0) return el("th", { scope: "row" }, el("span", { class: "swatch", style: `background:${colorOf(k, theme)}` }), el("a", { href: linkTo(t), id: `row-${t.id}` }, t.id));
     if (c.kind === "state") return el("td", {}, el("span", { class: t.state.split(" ")[0] }, stateText(t)));
     const text = c.show(c.read(t), t);
     return el("td", { class: c.kind, title: c.name === "why" && text ? text : null }, text);
   }))));
-  if (focused) [...$("trials").tHead.querySelectorAll("button")].find((each) => each.dataset.column === focused)?.focus();
-  $("find-note").textContent = rows.length === sweep.trials.length ? counted(rows.length, "trial") : `${rows.length} of ${counted(sweep.trials.length, "trial")}`;
+  const unknown = $("find").value.split(/\s+/).map((word) => word.match(COMPARISON)?.[1]).filter((name) => name && !columns.some((c) => c.name === name));
+  $("find-note").textContent = (rows.length === sweep.trials.length ? counted(rows.length, "trial") : `${rows.length} of ${counted(sweep.trials.length, "trial")}`) + (unknown.length ? `; no column is named ${unknown.join(", ")}` : "");
   const turn = (step) => () => { start += step; drawTable(); $("h-trials").scrollIntoView({ block: "start" }); };
   $("pages").replaceChildren(...(rows.length <= ROWS ? [] : [
-    el("button", { type: "button", disabled: start === 0, onclick: turn(-ROWS) }, "‹ previous"),
+    el("button", { type: "button", disabled: start === 0, id: "previous-page", onclick: turn(-ROWS) }, "‹ previous"),
     el("span", {}, `${start + 1}–${Math.min(start + ROWS, rows.length)} of ${rows.length}`),
-    el("button", { type: "button", disabled: start + ROWS >= rows.length, onclick: turn(ROWS) }, "next ›"),
+    el("button", { type: "button", disabled: start + ROWS >= rows.length, id: "next-page", onclick: turn(ROWS) }, "next ›"),
   ]));
+  // What had the focus was made anew.
+  if (focused) $(focused)?.focus({ preventScroll: true });
 }
 // A sentence with a link for each trial that it names.
 function linked(sentence) {

@@ -86,7 +86,7 @@ def report_of(trials: int) -> dict[str, Any]:
 def shown(browser: Browser, path: Path, *reports: dict[str, Any], width: int = 1200, trial: str = "") -> None:
     """Show the page of reports, of one trial if it is named."""
     path.write_text(page({f"{each['policy']}-{k}" if k else each["policy"]: each for k, each in enumerate(reports)}))
-    browser.open(path.as_uri() + (f"#trial/{trial}" if trial else ""), width, 800, phone=width < 500)
+    browser.open(path.as_uri() + (f"#trial/elastic/{trial}" if trial else ""), width, 800, phone=width < 500)
     browser.wait_until(READY)
 
 
@@ -229,6 +229,42 @@ def test_an_interrupted_sweep_shows_when_and_how_long(browser: Browser, tmp_path
     assert "dotted: interrupted and resumed" in key and "dashed" not in key and "null" not in key
 
 
+def test_a_page_keeps_only_the_charts_that_it_shows(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path / "page.html", report_of(12))
+    number = browser.value("made.length")
+    assert number == number_of(browser, ".plot .uplot") > 3
+    browser.value("for (let k = 0; k < 5; k++) redrawAll()")
+    assert browser.value("made.length") == number
+
+
+def test_the_focus_stays_where_it_is_when_news_come(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path / "page.html", report_of(60))
+    row = browser.value("document.querySelectorAll('#trials tbody a')[2].id")
+    for place in (row, "by-started", "next-page", "against-learning_rate"):
+        browser.value(f"{{ document.getElementById({place!r}).focus(); draw(); }}")
+        assert browser.value("document.activeElement.id") == place
+
+
+def test_a_link_to_a_trial_names_its_policy(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path / "page.html", report_of(4), {**report_of(4), "policy": "gain"})
+    browser.value("{ $('policy').value = 'gain'; $('policy').onchange(); $('row-trial-2').click(); }")
+    browser.wait_until("!document.querySelector('#trial').hidden")
+    address = browser.value("location.href")
+    assert address.endswith("#trial/gain/trial-2")
+    browser.open("about:blank")
+    browser.open(address)
+    browser.wait_until(READY)
+    assert browser.value("sweep.policy") == "gain" and "policy gain" in text_of(browser, "#trial .head")
+    browser.value("location.hash = '#trial/elastic/trial-1'")
+    browser.wait_until("sweep.policy === 'elastic'")
+
+
+def test_a_comparison_with_an_unknown_column_is_told(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path / "page.html", report_of(4))
+    browser.value("{ $('find').value = 'learning-rate<1 feedback>0'; $('find').oninput(); }")
+    assert text_of(browser, "#find-note") == "0 of 4 trials; no column is named learning-rate"
+
+
 def test_the_mouse_shows_and_selects_a_trial_everywhere(browser: Browser, tmp_path: Path) -> None:
     report = report_of(12)
     shown(browser, tmp_path / "page.html", report)
@@ -294,7 +330,7 @@ def test_the_keyboard_reaches_everything(browser: Browser, tmp_path: Path) -> No
     for _ in range(60):
         browser.press("Tab")
         reached.add(browser.value("document.activeElement.id || document.activeElement.tagName"))
-    assert {"bands", "anytime", "curves", "colour", "find", "find-decision", "A", "BUTTON", "SUMMARY"} <= reached
+    assert {"bands", "anytime", "curves", "colour", "find", "find-decision", "A", "by-started", "SUMMARY"} <= reached
 
 
 def test_the_table_sorts_filters_and_has_pages(browser: Browser, tmp_path: Path) -> None:
@@ -516,7 +552,7 @@ def test_the_view_of_a_trial_stays_where_its_reader_is(browser: Browser) -> None
 
     try:
         server.show(lambda: {"elastic": report})
-        browser.open(server.address + "#trial/trial-2", 1200, 500)
+        browser.open(server.address + "#trial/elastic/trial-2", 1200, 500)
         browser.wait_until(READY)
         browser.value(f"{first} = true")
         pass_time()
