@@ -230,7 +230,7 @@ def build_parser() -> argparse.ArgumentParser:
     results = commands.add_parser(
         "results", help="print the trials of a report, the best first", description=_RESULTS, formatter_class=raw
     )
-    results.add_argument("--csv", action="store_true", help="print all columns as CSV")
+    results.add_argument("--csv", action="store_true", help="print the trials as CSV, with more columns")
     results.add_argument("--export-best", metavar="MODEL.npz", help="copy the model of the best trial to this file")
     _add_exports(results)
     results.set_defaults(command="results:results")

@@ -354,9 +354,10 @@ class Sweep:
         if not submission.is_over:
             timeline = scheduler.registry.timeline
             record = timeline.trials.get(submission.job_id)
-            if not limit_s or record is None or record.started_s is None or submission.is_paused or trial.is_cancelled:
+            # It has no size before all its members run; until then YARN may still look for containers.
+            if not limit_s or record is None or not record.sizes or submission.is_paused or trial.is_cancelled:
                 return
-            if timeline.ran_s(scheduler.now_s()) - timeline.ran_s(record.started_s) - record.rested_s > limit_s:
+            if timeline.ran_s(scheduler.now_s()) - timeline.ran_s(record.sizes[0][0]) - record.rested_s > limit_s:
                 trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
             return

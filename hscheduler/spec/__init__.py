@@ -239,7 +239,7 @@ class SweepSpec:
     kill_restart_s: float = -1.0
     #: How often a failed trial is retried, as a new job.  A trial that diverged or cannot start is not retried.
     retries: int = 1
-    #: Seconds after its start at which a job is killed; 0.0 sets no limit.
+    #: Seconds for which a job may train before it is killed; 0.0 sets no limit.
     trial_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:

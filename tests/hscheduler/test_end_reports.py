@@ -105,17 +105,20 @@ def test_a_trial_is_ended_for_the_time_in_which_it_ran_not_for_its_pauses() -> N
         now_s[0] = at_s
         sweep._look_at(trial, scheduler)
 
-    look(10.0)
+    # YARN looks for containers.
+    look(50.0)
+    record.sizes.append((51.0, 1, 0))
+    look(60.0)
     submission.is_paused = True
-    look(100.0)
+    look(150.0)
     submission.is_paused, record.rested_s = False, 90.0
-    look(105.0)
+    look(155.0)
     assert ended == []
-    # No scheduler ran from 105.5 to 205.5.
-    timeline.end_s = 105.5
-    timeline.resume(205.5)
-    look(206.0)
+    # No scheduler ran from 155.5 to 255.5.
+    timeline.end_s = 155.5
+    timeline.resume(255.5)
+    look(256.0)
     assert ended == []
-    look(207.0)
-    look(208.0)
-    assert ended == [(207.0, TOO_LONG)]
+    look(257.0)
+    look(258.0)
+    assert ended == [(257.0, TOO_LONG)]

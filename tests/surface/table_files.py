@@ -211,8 +211,8 @@ COMPARISON: dict[str, Any] = {
 TRIAL_PHASES = {"finished", "killed", "failed"}
 #: ``hscheduler results --csv``: these columns, then one for each setting that was searched.
 RESULT_COLUMNS = (
-    "policy", "job_id", "name", "phase", "loss", "feedback", "arrived_s", "started_s", "first_iteration_s",
-    "early_feedback_s", "finished_s", "resize_pause_s", "restarts", "why",
+    "policy", "job_id", "name", "phase", "loss", "latest", "feedback", "iterations", "arrived_s", "started_s",
+    "first_iteration_s", "early_feedback_s", "finished_s", "resize_pause_s", "restarts", "why",
 )  # fmt: skip
 #: A job in ``hscheduler jobs --json`` and as ``SchedulerClient.job()`` returns it.
 SERVICE_JOB: dict[str, Any] = {

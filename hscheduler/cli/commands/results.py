@@ -27,13 +27,13 @@ from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import is_report, point_text, shown_phase
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
-from hscheduler.service.recorded_sweep import RecordedSweep
+from hscheduler.service.recorded_sweep import RecordedSweep, SweepState
 from hscheduler.simulator.static_sizes import with_static
 
 #: Columns of the CSV file, besides those of the point; ``value`` is named after the metric.
 _COLUMNS = (
-    "job_id", "name", "phase", "value", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
-    "finished_s", "resize_pause_s", "restarts", "why",
+    "job_id", "name", "phase", "value", "latest", "feedback", "iterations", "arrived_s", "started_s", "first_iteration_s",
+    "early_feedback_s", "finished_s", "resize_pause_s", "restarts", "why",
 )  # fmt: skip
 
 
@@ -102,7 +102,9 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if args.scheduler or _runs(directory):
         try:
             with client_of(args) as client:
-                found, _ = client.report(args.report)
+                found, ended = client.report(args.report)
+            state = SweepState.ENDED if ended else SweepState.RUNNING
+            found = {**found, "name": args.report, "state": str(state)}
         except JobNotFoundError:
             if args.report not in kept:
                 raise
