@@ -45,6 +45,7 @@ from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, write_split
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.arrays import distinct
+from eps.storage.locations import Location
 
 #: Options of how to read a file -> the formats that have them.
 _OF_FORMATS = {
@@ -118,10 +119,14 @@ def _content(text: str, name: str) -> list[list[str]]:
     if is_builtin(text):
         return [[text, builtin_version(text)]]
     paths = input_paths(text, name)
-    sought = [find(path) for path in paths for find in (idx_labels_beside, vocabulary_beside)]
-    beside = [path for path in sought if path is not None]
+    beside = [each for path in paths for each in files_beside(path)]
     # The name counts too: its extension may determine the format.
     return [[path.name, content_key(path)] for path in [*paths, *beside]]
+
+
+def files_beside(path: Location) -> list[Location]:
+    """Return the files in the folder of an input file that are read with it, found by name."""
+    return [found for find in (idx_labels_beside, vocabulary_beside) if (found := find(path)) is not None]
 
 
 def _complete_dataset(directory: Path, key: str) -> DatasetInfo | None:

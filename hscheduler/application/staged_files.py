@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eps.data.numpy_files import idx_labels_beside
+from eps.data.cut import files_beside
 from eps.errors import ConfigError, StorageError
 from eps.storage.locations import RemotePath, is_remote
 from hscheduler.service.main import ServiceSettings
@@ -150,9 +150,7 @@ def _staged_file(text: str, cache: RemotePath) -> str:
     path = Path(text).expanduser()
     if not text or is_remote(text) or not path.is_file():
         return text
-    # IDX images find their labels by name, in the same folder.
-    beside = idx_labels_beside(path)
-    files = [path, *([beside] if isinstance(beside, Path) else [])]
+    files = [path, *(each for each in files_beside(path) if isinstance(each, Path))]
     try:
         digest = hashlib.sha256(b"".join(_digest(file) for file in files)).hexdigest()
         folder = cache / digest

@@ -119,13 +119,18 @@ def test_local_files_are_uploaded_once_and_named_by_their_place_on_the_cluster(
     assert stage(tables, cache)[0]["job"]["data"] != found["job"]["data"]
 
 
-def test_labels_of_images_are_uploaded_too_and_other_settings_stay(cache: RemotePath, tmp_path: Path) -> None:
-    (tmp_path / "a-images-idx3-ubyte").write_bytes(b"images")
-    (tmp_path / "a-labels-idx1-ubyte").write_bytes(b"labels")
-    tables: dict[str, Any] = {"job": {"data": f"{tmp_path}/a-images-idx3-ubyte"}, "space": {}}
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [("a-images-idx3-ubyte", "a-labels-idx1-ubyte"), ("docword.kos.txt", "vocab.kos.txt"), ("a.ldac", "vocab.txt")],
+)
+def test_files_read_with_another_are_uploaded_too_and_other_settings_stay(
+    cache: RemotePath, tmp_path: Path, name: str, beside: str
+) -> None:
+    (tmp_path / name).write_bytes(b"data")
+    (tmp_path / beside).write_bytes(b"beside")
+    tables: dict[str, Any] = {"job": {"data": f"{tmp_path}/{name}"}, "space": {}}
     found, _ = stage(tables, cache)
-    images = RemotePath.parse(found["job"]["data"])
-    assert (images.parent / "a-labels-idx1-ubyte").read_bytes() == b"labels"
+    assert (RemotePath.parse(found["job"]["data"]).parent / beside).read_bytes() == b"beside"
     for data in ("sklearn:digits", "hdfs://n:1/x", str(tmp_path / "none")):
         assert stage({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
 

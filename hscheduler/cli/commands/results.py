@@ -32,8 +32,8 @@ from hscheduler.simulator.static_sizes import with_static
 
 #: Columns of the CSV file, besides those of the point; ``value`` is named after the metric.
 _COLUMNS = (
-    "job_id", "name", "phase", "value", "latest", "feedback", "iterations", "arrived_s", "started_s", "first_iteration_s",
-    "early_feedback_s", "finished_s", "resize_pause_s", "restarts", "why",
+    "job_id", "name", "phase", "value", "latest", "feedback", "iterations", "arrived_s", "started_s",
+    "first_iteration_s", "early_feedback_s", "finished_s", "resize_pause_s", "restarts", "why",
 )  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def results(args: argparse.Namespace) -> int:
 def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
     """Copy the model of a report's best trial to ``--export-best``; return the trial."""
     directory = ServiceDir.of(args.state)
-    if not args.scheduler and (_is_file(args) or not directory.is_application() or not _runs(directory)):
+    is_here = _is_file(args) or not directory.is_application() or not _runs(directory) or _of_sweep(args) is not None
+    if not args.scheduler and is_here:
         return export_best(report, args.export_best)
     # The jobs run on YARN or on another host, not under EPS_HOME of this one: ask the service.
     if report["best"] is None:
