@@ -226,6 +226,9 @@ class Scheduler(SchedulerView):
                     self._run(job)
             case e.Iterated(_, iteration, durations_s):
                 self._is_told = watch.ends_wait(job, iteration)
+                if job.failed_returns and job.iteration < job.no_return_before <= iteration:
+                    # A growth that failed may be tried again; one that made the job slower did not fail.
+                    job.no_growth_from = None
                 job.iteration = max(job.iteration, iteration)
                 self._watch(job, durations_s)
             case e.FeedbackGiven(_, value):
@@ -250,9 +253,9 @@ class Scheduler(SchedulerView):
                 # A shrink aborted the growth, which might have succeeded.
                 was_aborted = self.ledger.is_releasing(job.job_id)
                 self._lose(containers)
-                # Do not retry until the job's size or the cluster has changed.
-                job.no_growth_from = job.no_growth_from if was_aborted else job.size
-                if any(job.lacking):
+                if not was_aborted:
+                    job.no_growth_from = job.size
+                if not was_aborted or any(job.lacking):
                     job.no_return_before = _back_off(job, job.failed_returns)
                     job.failed_returns += 1
             case e.ContainersGone(_, containers, why):

@@ -44,12 +44,12 @@ def take(job: Job, durations_s: Sequence[float]) -> bool:
 def may_decide(job: Job, iteration: int) -> bool:
     """Return whether a report that this many iterations are complete may lead to a decision.
 
-    It may judge the latest growth, allow the next one, or end the wait after a failed shrink or replacement.
+    It may judge the latest growth, allow the next one, or end the wait after a failed change or replacement.
     """
     awaited = job.watched is not None or (job.phase.runs and len(job.recent_s) < WATCHED_ITERATIONS)
     return awaited or ends_wait(job, iteration)
 
 
 def ends_wait(job: Job, iteration: int) -> bool:
-    """Return whether this many iterations end a job's wait after a failed shrink or replacement."""
+    """Return whether this many iterations end a job's wait after a failed change of size or replacement."""
     return any(job.iteration < least <= iteration for least in (job.no_shrink_before, job.no_return_before))

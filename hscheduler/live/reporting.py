@@ -156,9 +156,9 @@ def _row_of(trial: TrialRecord, submission: Submission, state: Scheduler, shown:
 
 
 def _asked_rule(scheduler: LiveScheduler, sweep: str) -> str:
-    """Return the stopping rule that a sweep names; empty if it names none."""
-    opened = scheduler.registry.sweeps.get(sweep)
-    return "" if opened is None else opened.stopping.rule
+    """Return the stopping rule that a sweep names (without one: that all name); empty if there is none."""
+    rules = {each.stopping.rule for name, each in scheduler.registry.sweeps.items() if sweep in ("", name)}
+    return rules.pop() if len(rules) == 1 else ""
 
 
 def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:

@@ -196,6 +196,20 @@ def test_a_trial_with_large_containers_is_passed_a_bounded_number_of_times() -> 
     assert toy.job("large").phase is not Phase.QUEUED
 
 
+def test_a_growth_that_failed_is_tried_again() -> None:
+    toy = cluster(stop="none")
+    toy.submit(hosted("a"))
+    toy.settle()
+    toy.faults = 1.0
+    train(toy, "a")
+    assert sizes(toy) == {"a": 1}
+    toy.faults = 0.0
+    train(toy, "a", 5)
+    assert sizes(toy) == {"a": 1}, "not at once"
+    learn(toy, "a")
+    assert sizes(toy) == {"a": 16}
+
+
 @pytest.mark.parametrize(("stop", "grown"), [("none", 16), ("median", 16), ("sha", 1), ("asha", 1)])
 def test_a_trial_that_goes_on_at_its_rungs_grows_although_they_are_shorter_than_a_change(stop: str, grown: int) -> None:
     toy = cluster(stop=stop)
