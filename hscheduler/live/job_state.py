@@ -583,6 +583,8 @@ class JobState:
         self._unplaced: Mapping[Role, Sequence[str]] = {}
         #: The rung, in iterations, from which a paused job resumes; 0: it was not paused.
         self._resumes_at = 0
+        #: History that a resumed job has before it trains again: it had trained beyond its rung until it was paused.
+        self._early: list[dict[str, Any]] = []
 
     # ---- orders
 
@@ -667,7 +669,7 @@ class JobState:
 
     def started(self, start: Start | Attach, *, is_resumed: bool) -> list[e.Event]:
         """Note that the job was started, or found running; return events."""
-        self.stage, self._gave_up = Stage.WAITS, False
+        self.stage, self._gave_up, self._early = Stage.WAITS, False, []
         self._may_be_there = False
         if isinstance(start, Start) and not start.resumes:
             self._saved_at = 0
@@ -717,6 +719,11 @@ class JobState:
         self._saved_at = max(self._saved_at, latest or 0)
         if self._saved_at >= self._pauses_at:
             self._pauses_at = 0
+        if self.stage is Stage.WAITS:
+            # The scheduler heeds no rung of a job that has not started.
+            self._early += history
+            return said
+        history, self._early = [*self._early, *history], []
         if history:
             if not self._why:
                 self._stop_s = None

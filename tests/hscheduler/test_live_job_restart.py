@@ -285,6 +285,21 @@ def test_a_resumed_job_reports_again_what_followed_its_rung(watched: Watched) ->
     found.job.close()
 
 
+def test_rungs_that_a_resumed_job_passed_before_its_pause_are_told_once_it_trains(watched: Watched) -> None:
+    found = paused_job(watched)
+    with_checkpoint(watched.fake, 60, *entries(22, 40, 0.5, 22.0))
+    found.next(e.Iterated)
+    assert [found.next(e.RungReached).iteration, found.next(e.JobEnded).phase] == [40, Phase.KILLED]
+    found.job.close()
+    state = found.job._state
+    state.started(job_state.Start({}, True, False), is_resumed=True)
+    # Its checkpoint is that of iteration 60, and so is its history.
+    assert state.progressed({"state": "starting"}, entries(20, 40, 0.5)) == []
+    said = state.progressed({"state": "running", "members": []}, entries(60, 1, 0.5))
+    assert [type(each) for each in said] == [e.JobStarted, e.Iterated, e.RungReached]
+    assert said[-1] == e.RungReached("a", 40, 1.0)
+
+
 def test_the_time_in_a_pause_is_no_time_of_a_resize(watched: Watched) -> None:
     found = paused_job(watched)
     with_checkpoint(watched.fake, 20)
