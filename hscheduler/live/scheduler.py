@@ -379,11 +379,13 @@ class Loop:
             if isinstance(command, e.JobOver):
                 self._fleet.retire(command.job_id)
         self._fleet.obey(registry, orders)
+        # For people: without the times in which no scheduler ran.
+        ran_s = registry.timeline.ran_s(now_s)
         if self._observe is not None:
-            self._observe(now_s, event, commands, state)
+            self._observe(ran_s, event, commands, state)
         if self._on_event is not None:
             try:
-                self._on_event(now_s, event, commands)
+                self._on_event(ran_s, event, commands)
             except Exception as error:
                 # For example a closed pipe on standard output.
                 logger.warning("events are not printed any more: %s: %s", type(error).__name__, error)

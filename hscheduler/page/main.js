@@ -64,7 +64,7 @@ function drawStatic() {
   const bar = (name, s, finished, kind, most) => el("div", { class: `bar ${kind}` }, el("span", {}, name), el("span", {}, `${seconds(s)}, ${finished} finished`), el("i", { style: `width:${100 * s / most}%` }));
   const row = (each, most) => bar(`static, ${each.size}, simulated`, each.makespan_s, each.finished, "simulated", most);
   const others = found.sizes.filter((each) => each !== asked), [least, longest] = extent(others.map((each) => each.makespan_s)), span = least === longest ? seconds(least) : `${seconds(least)} to ${seconds(longest)}`;
-  box.replaceChildren(what, big, el("div", { class: "what" }, `${words} ${words.startsWith("as") ? "as" : "than"} the static size asked for (${seconds(asked.makespan_s)}, simulated${asked.finished === ours ? "" : `; ${asked.finished} trials finish there, ${ours} here`})`),
+  box.replaceChildren(what, big, el("div", { class: "what" }, `${words} ${words.startsWith("as") ? "as" : "than"} the static size asked for (${seconds(asked.makespan_s)}, simulated${asked.finished === ours ? "" : `; ${counted(asked.finished, "trial")} finish${asked.finished === 1 ? "es" : ""} there, ${ours} here`})`),
     el("div", { class: "bars", id: "static-bars" }, bar(sweep.policy, sweep.makespan_s, ours, "ours", Math.max(sweep.makespan_s, asked.makespan_s)), row(asked, Math.max(sweep.makespan_s, asked.makespan_s))),
     others.length ? el("details", {}, el("summary", {}, `other static sizes: ${span}`), el("div", { class: "bars" }, ...others.map((each) => row(each, longest))),
       el("p", { class: "note" }, "The same scheduler replays this sweep's points with sizes that never change, under the same stopping rule. Where fewer trials finish, the rule stopped more of them.")) : "");
