@@ -111,7 +111,7 @@ function drawCurves() {
 function drawSpace() {
   const known = sweep.trials.map((t, k) => [t, k, valueOf(t)]).filter(([, , v]) => v != null), space = $("space"), theme = themeNow();
   $("space-section").hidden = !sweep.settings.length || !known.length;
-  const focused = document.activeElement?.id;
+  const giveFocus = keptFocus();
   space.replaceChildren();
   if ($("space-section").hidden) return;
   const whole = usual(known.map(([, , v]) => v), 3), log = spread(whole), range = airy(whole, log), inside = (v) => Math.min(whole[1], Math.max(whole[0], v));
@@ -124,7 +124,7 @@ function drawSpace() {
     box.addEventListener("keydown", onKeys);
     return box;
   });
-  if (focused) $(focused)?.focus({ preventScroll: true });
+  giveFocus();
   sweep.settings.forEach(({ name, kind, values }, n) => {
     // Trials need not have every setting.
     const mine = known.filter(([t]) => name in t.point), marks = { at: [] }, isChoice = kind === "choice";

@@ -17,6 +17,11 @@ const linkTo = (t) => `#trial/${encodeURIComponent(sweep.policy)}/${encodeURICom
 const named = () => (location.hash.match(/^#trial\/([^/]+)\/([^/]+)$/) || []).slice(1).map(decoded);
 // A reader may have written the address.
 function decoded(text) { try { return decodeURIComponent(text); } catch (error) { return text; } }
+// Return a function that gives the focus back to what has it now, by its id, if that was made anew meanwhile.
+function keptFocus() {
+  const { id } = document.activeElement || {};
+  return () => { if (id) $(id)?.focus({ preventScroll: true }); };
+}
 // When its attempts began and ended; one that goes on has no end.
 const triesOf = (t) => t.attempts.length ? t.attempts.map((a) => [a.started_s, a.finished_s]) : [[t.at[1], t.at[3]]];
 // Without its waits for a retry, and the time for which the stopping rule had paused it.

@@ -40,7 +40,7 @@ function drawTable() {
     return sign * (typeof u === "number" && typeof v === "number" ? u - v : COLLATOR.compare(String(u), String(v))) || j - k;
   });
   start = Math.min(start, Math.max(0, Math.floor((rows.length - 1) / ROWS) * ROWS));
-  const theme = themeNow(), focused = document.activeElement?.id;
+  const theme = themeNow(), giveFocus = keptFocus();
   $("trials").tHead.replaceChildren(el("tr", {}, ...columns.map((c) => el("th", { scope: "col", class: c.kind === "number" ? "number" : "", "aria-sort": c === column ? (sign > 0 ? "ascending" : "descending") : null },
     el("button", { type: "button", id: `by-${c.name}`, onclick: () => { order = [c.name, c === column ? -sign : 1]; start = 0; drawTable(); } }, c.name + (c === column ? (sign > 0 ? " ↑" : " ↓") : ""))))));
   $("trials").tBodies[0].replaceChildren(...rows.slice(start, start + ROWS).map(([t, k]) => el("tr", { "data-trial": k, class: k === chosen ? "chosen" : "" }, ...columns.map((c, n) => {
@@ -57,8 +57,7 @@ function drawTable() {
     el("span", {}, `${start + 1}–${Math.min(start + ROWS, rows.length)} of ${rows.length}`),
     el("button", { type: "button", disabled: start + ROWS >= rows.length, id: "next-page", onclick: turn(ROWS) }, "next ›"),
   ]));
-  // What had the focus was made anew.
-  if (focused) $(focused)?.focus({ preventScroll: true });
+  giveFocus();
 }
 // A sentence with a link for each trial that it names.
 function linked(sentence) {

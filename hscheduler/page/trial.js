@@ -14,10 +14,10 @@ function drawTrial(k) {
 }
 // Return a function that brings a view back to where its reader is: scroll positions, and the focus.
 function placeOf(view) {
-  const left = window.scrollX, top = window.scrollY, focused = view.contains(document.activeElement) ? document.activeElement.id : "";
+  const left = window.scrollX, top = window.scrollY, giveFocus = keptFocus();
   const scrolled = [...view.querySelectorAll("[id]")].map((each) => [each.id, each.scrollLeft, each.scrollTop]).filter(([, x, y]) => x || y);
   return () => {
-    if (focused) $(focused)?.focus({ preventScroll: true });
+    giveFocus();
     for (const [id, x, y] of scrolled) $(id)?.scrollTo(x, y);
     window.scrollTo(left, top);
   };

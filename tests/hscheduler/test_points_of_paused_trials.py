@@ -43,7 +43,7 @@ class Reaches(FakeLive):
 
 
 class Told(GivenPoints):
-    """Points that note what they are told; the user presses Ctrl-C when one of them is drawn."""
+    """Points that record what the sweep tells them.  Drawing one of them raises KeyboardInterrupt, as Ctrl-C does."""
 
     def __init__(self, interrupted_at: str = "") -> None:
         super().__init__([{}] * 3)

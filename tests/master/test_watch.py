@@ -1,4 +1,4 @@
-"""When a client that watches a job is told something: when something has happened, and now and then.  What it gets."""
+"""A client that watches a job: when the master sends it an update, and what that contains."""
 
 from __future__ import annotations
 
